@@ -5,8 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 
 _RUN = (
     'Supervisor(load_settings({{"task": {{"env": "CartPole-v1"}}, "algorithm": {{"name": "{}"}}, '
@@ -62,6 +66,32 @@ RUNS: dict[str, str] = {
 def told_of(name: str) -> str:
     """Say what a name of another package is here; empty where it is none."""
     return f"mlxe_async has no {name}; write: {IMPORTS[name]}" if name in IMPORTS else ""
+
+
+def answering(values: str, **hints: str) -> Callable[[_Method], _Method]:
+    """Have a method answer arguments of other packages, in a `TypeError`.
+
+    Args:
+        values: the answer to more values without a name than it takes.
+        hints: the answer to an argument of this name.
+    """
+
+    def decorated(method: _Method) -> _Method:
+        known = inspect.signature(method).parameters
+        unnamed = sum(one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for one in known.values())
+
+        @functools.wraps(method)
+        def called(*given: Any, **named: Any) -> Any:
+            if len(given) > unnamed:
+                raise TypeError(f"{method.__qualname__}: got {len(given) - 1} values without a name; {values}")
+            if (odd := next((name for name in named if name not in known), None)) is not None:
+                hint = hints.get(odd, f"expected {', '.join([*known][1:])}")
+                raise TypeError(f"{method.__qualname__}: got {odd}=; {hint}")
+            return method(*given, **named)
+
+        return cast("_Method", called)
+
+    return decorated
 
 
 class Answering:

@@ -17,7 +17,7 @@ import numpy as np
 
 from mlxe_async.algorithms import Acting, Algorithm
 from mlxe_async.analysis.behaviour import Switching, switching
-from mlxe_async.elsewhere import Answering
+from mlxe_async.elsewhere import Answering, answering
 from mlxe_async.errors import EnvironmentFault, NotFound, ResourceError, RunFailed, TaskError
 from mlxe_async.foreseen import ODD_VALUES, Foreseen, algorithm_of
 from mlxe_async.ipc.shared.segments import available_memory
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 ADVERSE_RESTARTS = 20
 VIDEO_STEPS = 500
 MOST_AT_ONCE = 20  # episodes of a test, unless the settings have more
+_REMEMBERS = "a policy with memory carries its state itself until reset(); module() takes states and returns them"
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,8 @@ class Policy(Answering):
         "save": "nothing: the run's folder has it, and load_policy(RUN) loads it",
         "load": "load_policy(RUN)",
         "policy": "module(), the network, or act(obs)",
+        **dict.fromkeys(("state", "states", "rnn_states", "get_rnn_states", "hidden"), _REMEMBERS),
+        "step": "act(obs)",
         "state_dict": "module().state_dict()",
         "parameters": "module().parameters()",
         "to_onnx": "python -m mlxe_async export RUN --to onnx FILE",
@@ -145,6 +148,12 @@ class Policy(Answering):
         """The algorithm to draw actions from: as it explores in training, without mixtures that come on top of it."""
         return self._built(behaviour="softmax")
 
+    @answering(
+        f"it takes obs alone; {_REMEMBERS}",
+        deterministic="actions are the best ones unless rng= is given, a numpy generator to draw from",
+        **dict.fromkeys(("state", "states", "rnn_states", "episode_start", "done"), _REMEMBERS),
+        **dict.fromkeys(("action_masks", "action_mask"), "write mask="),
+    )
     def act(self, obs: Any, *, mask: Any = None, rng: np.random.Generator | None = None) -> Array:
         """The greedy action for one observation (O,) or for each of several (B, O); sampled if `rng` is given.
 

@@ -178,6 +178,26 @@ REMEMBERING = {
 }
 
 
+@pytest.mark.parametrize(
+    ("ask", "kind", "says"),
+    [
+        (
+            lambda policy: policy.act([0.0], deterministic=True),
+            TypeError,
+            "got deterministic=; actions are the best ones",
+        ),
+        (lambda policy: policy.act([0.0], state=None), TypeError, "got state=; a policy with memory carries its state"),
+        (lambda policy: policy.act([0.0], None), TypeError, "got 2 values without a name; it takes obs alone"),
+        (lambda policy: policy.act([0.0], seed=3), TypeError, "got seed=; expected obs, mask, rng"),
+        (lambda policy: policy.predict([0.0]), AttributeError, "call act"),
+        (lambda policy: policy.rnn_states, AttributeError, "carries its state itself until reset"),
+    ],
+)
+def test_arguments_and_methods_of_other_packages_are_answered(ask, kind, says):
+    with pytest.raises(kind, match=says):
+        ask(object.__new__(policy.Policy))
+
+
 def test_a_saved_policy_remembers_until_it_is_reset_as_its_plain_module_does(tmp_path, monkeypatch):
     quick = {"name": "ppo", "cell": "lstm", "cell_size": 8, "epochs": 2, "normalise": True}
     monkeypatch.setitem(live_runs.QUICK, "algorithm", quick)
