@@ -3,6 +3,8 @@
 import copy
 import re
 import shlex
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -35,7 +37,7 @@ TYPED = {
     "FILE.toml --tensorboard-log runs": "--tensorboard-log is --set 'logs.export=[\"tensorboard\"]'",
     "FILE.toml --save-freq 1000": "--save-freq is --set checkpoint.interval_steps=1000",
     "FILE.toml --cuda False": "--cuda is --set learner.device=cpu",
-    "FILE.toml --save-model": "--save-model is nothing; the run's folder keeps checkpoints",
+    "FILE.toml --save-model": "--save-model is nothing: the run's folder keeps checkpoints",
     "FILE.toml --exploration-fraction 0.5": "--set algorithm.epsilon_steps=VALUE (in steps, not in shares of the run)",
     # CleanRL
     "ppo.py --env-id CartPole-v1 --total-timesteps 50000": "--total-timesteps is --set stop.env_steps=50000",
@@ -162,3 +164,26 @@ def test_an_option_beside_a_file_is_answered_by_the_keys_of_its_algorithm(name, 
     file.write_text(f'[task]\nenv = "CartPole-v1"\n[algorithm]\nname = "{name}"\n')
     assert cli.main([str(file), "--batch-size", "128"]) == 2
     assert f"--batch-size is --set algorithm.{key}=128" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("env", "said"), [("CartPole-v9", "did you mean CartPole-v1"), ("doom_basic", "my_task")])
+def test_a_task_that_there_is_not_is_told_beside_other_mistakes(env, said, tmp_path, capsys):
+    file = tmp_path / "a.toml"
+    file.write_text(f'[task]\nenv = "{env}"\n[schedule]\nnum_workers = 2\n[algorithm]\nname = "APPO"\n')
+    assert cli.main([str(file)]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert f'{file}:2: task.env: there is no environment "{env}"' in lines[2]
+    assert said in lines[2]
+
+
+@pytest.mark.long
+def test_a_task_that_there_is_not_is_told_beside_keys_of_the_algorithm(tmp_path):
+    file = tmp_path / "a.toml"
+    file.write_text('[task]\nenv = "CartPole-v9"\n[algorithm]\nname = "ppo"\ngamma = 0.9\n')
+    command = [sys.executable, "-m", "mlxe_async", str(file), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    said = done.stderr
+    assert "algorithm.gamma: got 0.9, expected algorithm.discount" in said
+    assert f'{file}:2: task.env: there is no environment "CartPole-v9"' in said
