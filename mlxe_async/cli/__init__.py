@@ -82,6 +82,7 @@ more help, a page each:
                     defaults: {tables}
   --help ALGORITHM  keys of an algorithm: {algorithms}
   --help COMMAND    options of a command, and an example
+  --help KEY        the table that has a key, also by its name elsewhere
   --help settings   all tables at once
 
 exit codes:
@@ -186,8 +187,10 @@ def _of_elsewhere(arguments: Sequence[str]) -> str:
 def _help_on(name: str) -> str:
     from mlxe_async.cli.explain import (
         algorithm_explained,
+        algorithm_names,
         inner_explained,
         inner_names,
+        key_explained,
         settings_explained,
         table_names,
     )
@@ -196,7 +199,7 @@ def _help_on(name: str) -> str:
         lines = settings_explained(None if name == "settings" else name.strip("[]"))
     elif name.strip("[]") in inner_names():
         lines = inner_explained(name.strip("[]"))
-    else:
+    elif name in algorithm_names() or ":" in name or not (lines := key_explained(name)):
         lines = algorithm_explained(name)
     return "\n".join(lines).rstrip("\n") + "\n"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from mlxe_async.algorithms import NAMES_ELSEWHERE, REGISTRY, meant_by
 from mlxe_async.settings.loading import written_in
@@ -82,6 +82,55 @@ def answered(arguments: Sequence[str]) -> str:
     return f"--{visible(foreign[0], 60)}: no such option{told}" if told else ""
 
 
+_OF_PLAY = {
+    "max_num_episodes num_episodes n_episodes eval_episodes": "--episodes {}",
+    "max_num_frames n_timesteps num_timesteps": "--max-steps {}",
+    "no_render": "nothing: without --render nothing is shown",
+    "eval_deterministic deterministic": "nothing: the best actions are taken, and --sampled draws them",
+    "stochastic": "--sampled",
+    "save_video record record_video video_name": "--video FILE.mp4",
+    "load_checkpoint_kind load_best": "--checkpoint best, or last",
+    "experiment exp_name exp_id run_name experiment_name": "RUN: play {} takes the newest run of that name",
+    "train_dir f folder log_path logdir log_dir": "--dir {}",
+    "env env_id algo algo_name": "nothing: the settings of the run say it",
+}
+"""Options of other packages for what plays or tests a policy, as they are for `play` and `eval`."""
+
+
+def answered_by(usage: str, arguments: Sequence[str], known: Collection[str]) -> str:
+    """Say what options of other packages are for a command of this program; empty where none is known.
+
+    Args:
+        usage: of the command, its name first.
+        arguments: of the command.
+        known: its own options.
+    """
+    options = [(name, value) for name, value in _options(arguments) if f"--{name}" not in (*known, *OURS, "--h")]
+    if not options:
+        return ""
+    command = usage.removeprefix("python -m mlxe_async ").partition(" ")[0]
+    if "--set" in known:
+        file = next((word for word in arguments if word.endswith(".toml")), "")
+        told = _translated(options, written_in(file) if file else written_in({}), command)
+    else:
+        told = _of_play(options, command)
+    return f"{command}: --{visible(options[0][0], 60)}: no such option{told}" if told else ""
+
+
+def _of_play(options: Sequence[tuple[str, str]], command: str = "play") -> str:
+    """Say what options are for a command that takes a run."""
+    told = []
+    for name, value in options:
+        found = _of(_OF_PLAY, name) if command in ("play", "eval") else _of(_OF_RUNS, name)
+        if found:
+            given = found.format(shlex.quote(visible(value, 60)) if value else "VALUE")
+            told.append(f"--{visible(name, 40)} is {given.replace('RUN: play', f'RUN: {command}')}")
+    return f"; {'; '.join(told)}" if told else ""
+
+
+_OF_RUNS = {names: said for names, said in _OF_PLAY.items() if said.startswith(("RUN", "--dir", "nothing: the s"))}
+
+
 def _by_word(first: str, options: Sequence[tuple[str, str]]) -> str:
     """The answer to a line that begins with a word that is neither a command nor a settings file."""
     word = re.sub(r"\.py$", "", first.rpartition("/")[2]).lower()
@@ -89,7 +138,8 @@ def _by_word(first: str, options: Sequence[tuple[str, str]]) -> str:
     if word in _LEARN:
         return _file(got, options)
     if verb := _of(_VERBS, word):
-        return f"{got}, expected {_command(verb)}{_translated(options, written_in({}))}"
+        told = _of_play(options, verb.partition(" ")[0]) if verb.startswith(("play", "eval")) else ""
+        return f"{got}, expected {_command(verb)}{told or _translated(options, written_in({}))}"
     if _algorithm(first):
         return _file(f"{got}, an algorithm", options, algorithm=first)
     if re.fullmatch(r"[\w:/.-]+-v\d+", first, re.ASCII):
@@ -178,8 +228,10 @@ def _command(words: str) -> str:
     return words if words.startswith("python") else f"python -m mlxe_async {words}"
 
 
-def _translated(options: Sequence[tuple[str, str]], file: Written) -> str:
+def _translated(options: Sequence[tuple[str, str]], file: Written, command: str = "") -> str:
     """Say what each option is here, as the end of a sentence."""
     words = [(f"--{visible(name, 40)}", name, value) for name, value in options if f"--{name}" not in OURS]
     told = [f"{word}{said}" for word, name, value in words if (said := _option(name, value, file))]
+    if command == "compare":
+        told = [one.replace("is --seeds N", "is --seeds 0..N-1") for one in told]
     return f"; {'; '.join(told)}" if told else ""

@@ -33,12 +33,14 @@ is kept; as a folder with a model card for the Hugging Face hub; or as a picture
 def run(arguments: Sequence[str]) -> int:
     """Write the files, and say how much that is. Returns the exit code."""
     parser = Parser(
-        "export RUN --to TARGET [PATH] [--out FOLDER] [--follow] [--checkpoint best|last|solved|N] [--trust NAME]",
+        "export RUN --to TARGET [PATH] [--dir FOLDER] [--out FOLDER] [--follow] "
+        "[--checkpoint best|last|solved|N] [--trust NAME]",
         ABOUT,
         "export latest --to tensorboard --follow\nexport latest --to parquet --out tables\n"
         "export latest --to onnx policy.onnx --checkpoint best",
     )
     parser.add_argument("run", metavar="RUN", help=RUN)
+    parser.add_dir()
     abouts = {name: target.about for name, target in TARGETS.items()} | export_policy.TARGETS
     about = "; ".join(f"{name}: {one}" for name, one in abouts.items())
     parser.add_argument("--to", choices=[*TARGETS, *export_policy.TARGETS], required=True, metavar="TARGET", help=about)
