@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from mlxe_async.cli.console import Console
 from mlxe_async.errors import SettingsError
+from mlxe_async.storage.files import is_file, is_folder
 from mlxe_async.storage.run_folder import find_run, newest_named
 from mlxe_async.storage.safe_text import visible
 
@@ -83,12 +84,16 @@ class Parser(argparse.ArgumentParser):
         raise SettingsError([f"{visible(message, 300)}, expected: {self.usage}"])
 
 
+def _is_there(path: Path) -> bool:
+    return is_folder(path) or is_file(path)
+
+
 def _found(run: str, folder: str | None) -> str:
     """The run as it was named, or its path where it is in another folder or was named by `run.name`."""
     base = Path("runs" if folder is None else folder)
-    if Path(run).exists() and (folder is None or run != "latest"):
+    if _is_there(Path(run)) and (folder is None or run != "latest"):
         return run
-    if (base / run).exists():
+    if _is_there(base / run):
         return run if folder is None else str(base / run)
     if newest := newest_named(run, base):
         Console(sys.stderr).line(f"{visible(run, 200)} is {visible(str(base / newest.name), 200)}")

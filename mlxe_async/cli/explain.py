@@ -89,7 +89,7 @@ def algorithm_explained(name: str) -> Iterator[str]:
 
 def key_explained(name: str) -> list[str]:
     """Lines on a key, a kind of schedule or a name of another package: which table has it, and what it is; or none."""
-    from mlxe_async.algorithms import REGISTRY, load_algorithm, meant_by
+    from mlxe_async.algorithms import NAMES_ELSEWHERE, REGISTRY, load_algorithm, meant_by
     from mlxe_async.settings.synonyms import ABSENT, SYNONYMS
 
     plain = name.lower().replace("-", "_")
@@ -116,7 +116,7 @@ def key_explained(name: str) -> list[str]:
         lines += [line for one in SYNONYMS[plain] for line in key_explained(one)]
     if not lines and plain in ABSENT:
         lines = [f"There is no key {name} here: {ABSENT[plain]}."]
-    if not lines and (meant := meant_by(name))[0]:
+    if not lines and plain in NAMES_ELSEWHERE and (meant := meant_by(name))[0]:
         beside = f", {meant[1]}," if meant[1] else ""
         lines = [f"{name} is {meant[0]}{beside} here; --help {meant[0]} lists its keys."]
     return lines

@@ -237,7 +237,9 @@ def _named(raw: Mapping[str, Any]) -> str:
 
 
 def _written_as(raw: Mapping[str, Any]) -> Written:
-    """What is known of settings for those who tell what a name of another package is in them."""
+    """Gather what is known of settings, to tell what a name of another package is in them."""
+    if raw and not _named(raw):
+        return Written(raw, str(AlgorithmTable.model_fields["name"].default), is_accepted, _form)
     from mlxe_async.algorithms import is_algorithm, meant_by
 
     name = _named(raw) or (str(AlgorithmTable.model_fields["name"].default) if raw else "")
@@ -246,10 +248,12 @@ def _written_as(raw: Mapping[str, Any]) -> Written:
 
 def _of_the_algorithm(raw: Mapping[str, Any], problems: list[Problem]) -> list[Problem]:
     """Judge the keys of a built-in algorithm, so that what is wrong is told beside all else."""
+    table = raw.get("algorithm")
+    if not isinstance(table, dict):
+        return []
     from mlxe_async.algorithms import is_algorithm
 
-    table = raw.get("algorithm")
-    if not isinstance(table, dict) or (not table.keys() - {"name"} and is_algorithm(_named(raw))):
+    if not table.keys() - {"name"} and is_algorithm(_named(raw)):
         return []
     name = _named(raw) or str(AlgorithmTable.model_fields["name"].default)
     told = {problem.path for problem in problems} | {("algorithm",)}  # of keys together the probe tells

@@ -48,7 +48,7 @@ _BESIDE: tuple[tuple[str, Any], ...] = (
 
 @dataclass(frozen=True)
 class Written:
-    """What is known of the settings that a name was written for.
+    """The settings, as far as they are known, that a name was written for.
 
     Args:
         raw: the tree, as it was read; empty where there is none.
@@ -106,7 +106,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a name of another package is here.
+    """A name of another package, as it is here.
 
     Args:
         keys: ours; several where it is not known which of them the algorithm has; none: a sentence says why.
@@ -161,10 +161,10 @@ def answer(
         spelt: the value as it was typed on a command line.
     """
     plain = name.lower().replace("-", "_")
-    fields = file.fields if fields is None else fields
     if plain not in SYNONYMS:
         why = ABSENT.get(plain)
         return Answer(why=f"there is no such key here: {why}") if why else None
+    fields = file.fields if fields is None else fields
     keys = [key for key in SYNONYMS[plain] if file.has(key, fields)]
     if why := _said_instead(plain, value, file, keys):
         return Answer(why=why)

@@ -3,8 +3,6 @@
 import copy
 import re
 import shlex
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -175,15 +173,3 @@ def test_a_task_that_there_is_not_is_told_beside_other_mistakes(env, said, tmp_p
     assert len(lines) == 3
     assert f'{file}:2: task.env: there is no environment "{env}"' in lines[2]
     assert said in lines[2]
-
-
-@pytest.mark.long
-def test_a_task_that_there_is_not_is_told_beside_keys_of_the_algorithm(tmp_path):
-    file = tmp_path / "a.toml"
-    file.write_text('[task]\nenv = "CartPole-v9"\n[algorithm]\nname = "ppo"\ngamma = 0.9\n')
-    command = [sys.executable, "-m", "mlxe_async", str(file), "--check"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2
-    said = done.stderr
-    assert "algorithm.gamma: got 0.9, expected algorithm.discount" in said
-    assert f'{file}:2: task.env: there is no environment "CartPole-v9"' in said
