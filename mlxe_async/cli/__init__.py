@@ -12,7 +12,7 @@ import signal
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from mlxe_async.cli.console import Console, open_missing_streams, silence_broken_pipes
@@ -195,6 +195,7 @@ def _help_on(name: str) -> str:
         table_names,
     )
 
+    lines: Iterable[str]
     if name == "settings" or name.strip("[]") in table_names():
         lines = settings_explained(None if name == "settings" else name.strip("[]"))
     elif name.strip("[]") in inner_names():
