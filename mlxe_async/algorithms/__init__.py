@@ -49,7 +49,18 @@ import traceback
 from mlxe_async.algorithms.interface import Acting, Algorithm, Clock, Priorities
 from mlxe_async.errors import SettingsError, raised_at
 
-__all__ = ["REGISTRY", "Acting", "Algorithm", "Clock", "Priorities", "load_algorithm"]
+__all__ = [
+    "NAMES_ELSEWHERE",
+    "REGISTRY",
+    "Acting",
+    "Algorithm",
+    "Clock",
+    "Priorities",
+    "is_algorithm",
+    "load_algorithm",
+    "meant_by",
+    "unknown_algorithm",
+]
 
 REGISTRY = {
     "a2c": "mlxe_async.algorithms.a2c:A2C",
@@ -69,13 +80,20 @@ REGISTRY = {
 }
 """Built-in algorithms; the module is imported only when its name is asked for."""
 
-_NAMES_ELSEWHERE = {
+NAMES_ELSEWHERE = {
     "a3c": "a2c",
     "actor_critic": "a2c",
     "policy_gradient": "reinforce",
     "vpg": "reinforce",
     "pg": "reinforce",
     "appo": "ppo",
+    "async_ppo": "ppo",
+    "a3c_lstm": "a2c",
+    "vtrace": "impala",
+    "d4pg": "ddpg",
+    "d3qn": "dqn",
+    "gorila": "dqn",
+    "dppo": "ppo",
     "ppo2": "ppo",
     "recurrentppo": "ppo",
     "recurrent_ppo": "ppo",
@@ -110,9 +128,21 @@ _NAMES_ELSEWHERE = {
     "twin_delayed_ddpg": "td3",
     "deep_deterministic_policy_gradient": "ddpg",
 }
+"""Built-in algorithms by the names that others have for them."""
+
 _WITH = {
+    **dict.fromkeys(("appo", "async_ppo"), ', with schedule.kind = "oa"'),
+    "dppo": ', with schedule.gradients = "executors"',
+    "gorila": ', with schedule.kind = "oa" and schedule.gradients = "executors"',
+    "a3c_lstm": ', with schedule.kind = "oa", schedule.gradients = "executors" and cell = "lstm"',
+    "d4pg": ", with n_step = 5, whose critic learns means and no distributions",
+    **dict.fromkeys(("ddqn", "double_dqn"), ", with double = true, which it has when left out"),
+    **dict.fromkeys(("dueling_dqn", "d3qn"), ", with dueling = true"),
+    "noisy_dqn": ", with noisy = true",
+    "prioritised_dqn": ", with prioritised = true",
     "a3c": ', with schedule.kind = "oa" and schedule.gradients = "executors"',
-    **dict.fromkeys(("recurrentppo", "recurrent_ppo", "ppo_lstm", "drqn", "r2d2"), ', with cell = "lstm"'),
+    **dict.fromkeys(("recurrentppo", "recurrent_ppo", "ppo_lstm", "drqn"), ', with cell = "lstm"'),
+    "r2d2": ', with cell = "lstm", prioritised = true and value_rescaling = true',
     **dict.fromkeys(("maskableppo", "maskable_ppo"), ", with task.action_mask = true"),
     **dict.fromkeys(("qrdqn", "qr_dqn", "iqn"), ", which learns distributions by atoms"),
 }
@@ -124,7 +154,8 @@ _OF_ANOTHER_KIND = {
     "none here learns a model of the world": "dreamer dreamerv2 dreamerv3 muzero alphazero mbpo",
     "none here trains several agents": "maddpg mappo qmix ippo vdn coma",
     "none here learns from goals that were missed": "her",
-    "no such one is built in": "trpo mpo acer acktr ppg rpo pqn tqc redq droq crossq",
+    "no trpo is built in; ppo with max_kl or kl_penalty_target bounds its steps too": "trpo",
+    "no such one is built in": "mpo acer acktr ppg rpo pqn tqc redq droq crossq",
     "advise ENV tells what random play comes to": "random",
 }
 """Names that are not to be taken for one that is merely spelt alike, after what is said of them."""
@@ -140,13 +171,7 @@ def load_algorithm(name: str) -> type[Algorithm]:
     path = REGISTRY.get(name, name)
     module_name, colon, class_name = path.partition(":")
     if not colon:
-        plain = name.lower().replace("-", "_")
-        near = difflib.get_close_matches(_NAMES_ELSEWHERE.get(plain, plain), REGISTRY, 1)
-        hint = f'; did you mean "{near[0]}"{_WITH.get(plain, "")}?' if near else ""
-        for told, names in _OF_ANOTHER_KIND.items():
-            hint = f"; {told}" if plain in names.split() else hint
-        known = ", ".join(sorted(REGISTRY))
-        raise _problem(f'got "{name}", expected one of {known} or "package.module:Class"{hint}')
+        raise _problem(unknown_algorithm(name))
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
@@ -167,6 +192,30 @@ def load_algorithm(name: str) -> type[Algorithm]:
         words = ", ".join(" or ".join(verb) for verb in own)
         raise _problem(f'got "{name}", but {class_name} is not finished: it has no {words} of its own')
     return algorithm
+
+
+def is_algorithm(name: str) -> bool:
+    """Tell if a name is that of a built-in algorithm, or has the form of one of the user's own."""
+    return name in REGISTRY or ":" in name
+
+
+def meant_by(name: str) -> tuple[str, str]:
+    """Return the built-in algorithm that a name of another package means, and with what; empty where there is none."""
+    plain = name.lower().replace("-", "_")
+    if any(plain in names.split() for names in _OF_ANOTHER_KIND.values()):
+        return "", ""
+    near = difflib.get_close_matches(NAMES_ELSEWHERE.get(plain, plain), REGISTRY, 1)
+    return (near[0], _WITH.get(plain, "").removeprefix(", ")) if near else ("", "")
+
+
+def unknown_algorithm(name: str) -> str:
+    """Say that there is no such algorithm, which there are, and which one was probably meant."""
+    plain = name.lower().replace("-", "_")
+    meant, beside = meant_by(name)
+    hint = f'; did you mean "{meant}"{", " * bool(beside)}{beside}?' if meant else ""
+    for told, names in _OF_ANOTHER_KIND.items():
+        hint = f"; {told}" if plain in names.split() else hint
+    return f'got "{name[:200]}", expected one of {", ".join(sorted(REGISTRY))} or "package.module:Class"{hint}'
 
 
 def _problem(text: str) -> SettingsError:

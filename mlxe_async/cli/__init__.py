@@ -12,7 +12,7 @@ import signal
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from mlxe_async.cli.console import Console, open_missing_streams, silence_broken_pipes
@@ -82,6 +82,7 @@ more help, a page each:
                     defaults: {tables}
   --help ALGORITHM  keys of an algorithm: {algorithms}
   --help COMMAND    options of a command, and an example
+  --help KEY        the table that has a key, also by its name elsewhere
   --help settings   all tables at once
 
 exit codes:
@@ -186,17 +187,20 @@ def _of_elsewhere(arguments: Sequence[str]) -> str:
 def _help_on(name: str) -> str:
     from mlxe_async.cli.explain import (
         algorithm_explained,
+        algorithm_names,
         inner_explained,
         inner_names,
+        key_explained,
         settings_explained,
         table_names,
     )
 
+    lines: Iterable[str]
     if name == "settings" or name.strip("[]") in table_names():
         lines = settings_explained(None if name == "settings" else name.strip("[]"))
     elif name.strip("[]") in inner_names():
         lines = inner_explained(name.strip("[]"))
-    else:
+    elif name in algorithm_names() or ":" in name or not (lines := key_explained(name)):
         lines = algorithm_explained(name)
     return "\n".join(lines).rstrip("\n") + "\n"
 

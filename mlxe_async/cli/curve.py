@@ -24,12 +24,15 @@ stays empty."""
 
 def run(arguments: Sequence[str]) -> int:
     """Write the CSV. Returns the exit code."""
-    parser = Parser("curve RUN ... [--every STEPS] [--out FILE]", ABOUT, "curve latest --every 1000 --out curve.csv")
+    parser = Parser(
+        "curve RUN ... [--dir FOLDER] [--every STEPS] [--out FILE]", ABOUT, "curve latest --every 1000 --out curve.csv"
+    )
     parser.add_argument("runs", nargs="+", metavar="RUN", help='folders of runs, names in runs/, or "latest"')
     parser.add_argument(
         "--every", type=int, metavar="STEPS", help="width of a stretch; when left out, such that there are 80 to 400"
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="write it there instead of printing it")
+    parser.add_dir()
     asked = parser.parse_args(arguments)
     if asked.every is not None and asked.every < 1:
         parser.error(f"--every: got {asked.every}")

@@ -27,7 +27,7 @@ MOST_EPISODES = 10_000
 def run(arguments: Sequence[str]) -> int:
     """Test once and print the verdict. Returns 0 whether or not it passed."""
     parser = Parser(
-        "eval RUN [--episodes N] [--json] [--behaviour] [--starts standard|adverse] [--sampled] "
+        "eval RUN [--dir FOLDER] [--episodes N] [--json] [--behaviour] [--starts standard|adverse] [--sampled] "
         "[--checkpoint best|last|solved|N] [--trust MODULE|FOLDER]",
         "Test the saved policy of a run once, by the [evaluation] of its settings, and say whether it passed. The "
         "exit code is 0 in either case.",
@@ -35,6 +35,7 @@ def run(arguments: Sequence[str]) -> int:
         "eval latest --behaviour",
     )
     parser.add_argument("run", metavar="RUN", help=RUN)
+    parser.add_dir()
     parser.add_argument(
         "--episodes",
         type=int,

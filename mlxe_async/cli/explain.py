@@ -87,6 +87,41 @@ def algorithm_explained(name: str) -> Iterator[str]:
         yield from (f"  {key} = {toml_value(value)}" for key, value in values.items())
 
 
+def key_explained(name: str) -> list[str]:
+    """Lines on a key, a kind of schedule or a name of another package: which table has it, and what it is; or none."""
+    from mlxe_async.algorithms import NAMES_ELSEWHERE, REGISTRY, load_algorithm, meant_by
+    from mlxe_async.settings.synonyms import ABSENT, SYNONYMS
+
+    plain = name.lower().replace("-", "_")
+    only, _, key = name.rpartition(".")
+    schema, lines = settings_schema(), list[str]()
+    for table, node in schema["properties"].items():
+        for variant in [_found(one, schema) for one in node.get("oneOf", [node])]:
+            kind = variant["properties"].get("kind", {}).get("const")
+            if kind == name:
+                lines += [
+                    f"[{table}]",
+                    *_told(f"kind = {toml_value(kind)}", variant["properties"]["kind"]["description"]),
+                ]
+            about = variant["properties"].get(key)
+            if about is not None and only in ("", table) and key != "name" and f"[{table}]" not in lines:
+                lines += [f"[{table}]", *_keys({key: about}, variant, schema)]
+    for algorithm in REGISTRY if only in ("", "algorithm") else ():
+        own = load_algorithm(algorithm).Settings.model_json_schema()
+        if key in own["properties"]:
+            told = list(_keys({key: own["properties"][key]}, own, own))
+            lines += [f"[algorithm]  of {algorithm}", *told]
+    if not lines and plain in SYNONYMS:
+        lines = [f"{name} is called {' or '.join(SYNONYMS[plain])} here."]
+        lines += [line for one in SYNONYMS[plain] for line in key_explained(one)]
+    if not lines and plain in ABSENT:
+        lines = [f"There is no key {name} here: {ABSENT[plain]}."]
+    if not lines and plain in NAMES_ELSEWHERE and (meant := meant_by(name))[0]:
+        beside = f", {meant[1]}," if meant[1] else ""
+        lines = [f"{name} is {meant[0]}{beside} here; --help {meant[0]} lists its keys."]
+    return lines
+
+
 def algorithm_names() -> list[str]:
     """The built-in algorithms, each in a file or folder of its name; found without importing what they need."""
     folder = Path(__file__).parents[1] / "algorithms"

@@ -35,12 +35,14 @@ is kept; as a folder with a model card for the Hugging Face hub; or as a picture
 def run(arguments: Sequence[str]) -> int:
     """Write the files, and say how much that is. Returns the exit code."""
     parser = Parser(
-        "export RUN|STUDY --to TARGET [PATH] [--out FOLDER] [--follow] [--checkpoint best|last|solved|N] [...]",
+        "export RUN|STUDY --to TARGET [PATH] [--dir FOLDER] [--out FOLDER] [--follow] "
+        "[--checkpoint best|last|solved|N] [--trust NAME]",
         ABOUT,
         "export latest --to tensorboard --follow\nexport latest --to parquet --out tables\n"
         "export latest --to onnx policy.onnx --checkpoint best",
     )
     parser.add_argument("run", metavar="RUN|STUDY", help=f"{RUN}; or the folder of a study")
+    parser.add_dir()
     abouts = {name: target.about for name, target in TARGETS.items()} | export_policy.TARGETS
     about = "; ".join(f"{name}: {one}" for name, one in abouts.items())
     parser.add_argument("--to", choices=[*TARGETS, *export_policy.TARGETS], required=True, metavar="TARGET", help=about)

@@ -22,12 +22,13 @@ BREATH = 500  # events between two chances for the display: a long log is read f
 def run(arguments: Sequence[str]) -> int:
     """Show the run, or print one line per event on stdout: for people, or with `--json` for programs."""
     parser = Parser(
-        "follow RUN [--json | --lines] [--level LEVEL]",
+        "follow RUN [--dir FOLDER] [--json | --lines] [--level LEVEL]",
         "Show a run while it goes on, as its own terminal does; piped, print a line for each event, from the first to "
         "the last.",
         "follow latest\nfollow latest --level warning\nfollow latest --json | grep episode_end",
     )
     parser.add_argument("run", metavar="RUN", help=RUN)
+    parser.add_dir()
     parser.add_argument("--json", action="store_true", help="events as they stand in the log, for programs")
     parser.add_argument("--lines", action="store_true", help="events in words, on a terminal too")
     levels = ", ".join(LEVELS)

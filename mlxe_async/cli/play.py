@@ -15,7 +15,8 @@ from mlxe_async.storage.safe_text import visible
 
 KINDS = ("auto", "best", "last", "solved")
 USAGE = (
-    "play RUN [--episodes N] [--seed S] [--max-steps N] [--render | --video FILE.mp4_OR_FOLDER] [--sampled] "
+    "play RUN [--dir FOLDER] "
+    "[--episodes N] [--seed S] [--max-steps N] [--render | --video FILE.mp4_OR_FOLDER] [--sampled] "
     "[--checkpoint best|last|solved|N] [--trust MODULE|FOLDER]"
 )
 
@@ -28,6 +29,7 @@ def run(arguments: Sequence[str]) -> int:
         "play latest --episodes 3\nplay latest --video episode.mp4",
     )
     parser.add_argument("run", metavar="RUN", help=RUN)
+    parser.add_dir()
     parser.add_argument("--episodes", type=int, default=1, metavar="N", help="how many; 1 when left out")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the first one; the next ones count up")
     parser.add_argument(

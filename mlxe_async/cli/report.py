@@ -32,7 +32,7 @@ MOST_RUNS = 200
 
 def run(arguments: Sequence[str]) -> int:
     """Read the runs, write the page, print what it says at its top. Returns the exit code."""
-    parser = Parser("report RUN ... [--out FILE]", ABOUT, EXAMPLE)
+    parser = Parser("report RUN ... [--dir FOLDER] [--out FILE]", ABOUT, EXAMPLE)
     parser.add_argument(
         "runs", nargs="+", metavar="RUN", help='folders of runs, names in runs/, "latest", or folders of studies'
     )
@@ -42,6 +42,7 @@ def run(arguments: Sequence[str]) -> int:
         metavar="FILE",
         help="where the page is written; when left out NAME.html here, or report.html for several",
     )
+    parser.add_dir()
     asked = parser.parse_args(arguments)
     from mlxe_async.analysis.report.ending import top
     from mlxe_async.analysis.report.groups import all_runs, group

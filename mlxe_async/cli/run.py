@@ -19,6 +19,7 @@ from mlxe_async.errors import SettingsError
 from mlxe_async.ipc.processes import breakpoints
 from mlxe_async.logs import events
 from mlxe_async.settings import Settings, load_settings
+from mlxe_async.settings.loading import env_in
 from mlxe_async.settings.trust import settings_of_run
 from mlxe_async.storage.run_folder import find_run
 from mlxe_async.storage.safe_text import visible
@@ -67,7 +68,7 @@ def run(arguments: Sequence[str]) -> int:
         raise SettingsError(["got no settings file, expected FILE.toml, --resume RUN, or both"])
     folder = None if asked.resume is None else _run_folder(asked)
     if asked.file is not None or folder is None:
-        settings = load_settings(asked.file, asked.overrides)
+        settings = _loaded(asked.file, asked.overrides)
     else:
         settings = settings_of_run(folder, asked.overrides, asked.trust)
     page = (
@@ -81,6 +82,20 @@ def run(arguments: Sequence[str]) -> int:
     finally:
         if page is not None:
             page.let_go()
+
+
+def _loaded(file: str, overrides: Sequence[str]) -> Settings:
+    """The settings; where something is wrong, a task that there is not is told beside it."""
+    try:
+        return load_settings(file, overrides)
+    except SettingsError as error:
+        env, place = env_in(file, overrides)
+        if not env or any("task.env: " in problem for problem in error.problems):
+            raise
+        from mlxe_async.tasks.making import unknown_id  # brings gymnasium, for which no other mistake waits
+
+        told = unknown_id(env)
+        raise SettingsError([*error.problems, *([f"{place}: {told}"] if told else [])]) from None
 
 
 def _refuse_idle_options(asked: argparse.Namespace) -> None:

@@ -27,8 +27,9 @@ The run may go on, or have died."""
 
 def run(arguments: Sequence[str]) -> int:
     """Write the file, and say what is in it. Returns the exit code."""
-    parser = Parser("trace RUN [--out FILE]", ABOUT, "trace latest --out trace.json.gz")
+    parser = Parser("trace RUN [--dir FOLDER] [--out FILE]", ABOUT, "trace latest --out trace.json.gz")
     parser.add_argument("run", metavar="RUN", help=RUN)
+    parser.add_dir()
     parser.add_argument(
         "--out", type=Path, default=Path("trace.json"), metavar="FILE", help="where; trace.json when left out"
     )

@@ -13,16 +13,28 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from mlxe_async.errors import SettingsError
-from mlxe_async.settings.effects import built_in, idle, is_certain, refused_and_remarks
+from mlxe_async.settings.effects import built_in, idle, idle_in, is_certain, refused_and_remarks
 from mlxe_async.settings.forms import as_registered, with_whole_numbers
 from mlxe_async.settings.model import AlgorithmTable, Settings
 from mlxe_async.settings.places import BY_HAND, Places
-from mlxe_async.settings.problems import REMOVED, Path, Problem, describe, dotted, dropped, shown
+from mlxe_async.settings.problems import (
+    REMOVED,
+    Path,
+    Problem,
+    describe,
+    did_you_mean,
+    dotted,
+    dropped,
+    expected_at,
+    path_of,
+    shown,
+)
 from mlxe_async.settings.reading import MAXIMUM_BYTES, Unreadable, read_toml
 from mlxe_async.settings.rules import contradictions, not_plain
 from mlxe_async.settings.schedules import SCHEDULES
 from mlxe_async.settings.synonyms import SYNONYMS
 from mlxe_async.settings.toml_places import MAXIMUM_KEY_PARTS, TooMuch, find_places
+from mlxe_async.settings.translating import Written, answer, fields_of_all
 from mlxe_async.storage.files import PLAIN_NAME, is_file
 from mlxe_async.storage.safe_text import visible
 
@@ -71,7 +83,7 @@ def load_settings(
         _take_out_removed(raw)
     _name_after_file(raw, source)
     where = Places(label, places, written, list(_of_other_kinds(raw, written)))
-    problems = _check(raw, where)
+    problems = _check(raw, where, of_run=of_run)
     problems += _resolve_python_path(raw, base)
     problems += _resolve_data(raw, base, must_exist=not of_run)
     if problems or lines:
@@ -83,35 +95,125 @@ def load_settings(
     return settings
 
 
-def algorithm_problems(model: type[BaseModel], table: Mapping[str, Any]) -> list[Problem]:
+def written_in(source: str | os.PathLike[str] | Mapping[str, Any], overrides: Overrides = ()) -> Written:
+    """Return what a file and overrides say, unchecked; nothing where it cannot be read."""
+    try:
+        return _written_as(_placed(source, overrides)[0])
+    except Unreadable:
+        return _written_as({})
+
+
+def env_in(source: str | os.PathLike[str] | Mapping[str, Any], overrides: Overrides = ()) -> tuple[str, str]:
+    """Return the id that `task.env` says and the place where it does, unchecked; empty where gymnasium has no say."""
+    try:
+        raw, places = _placed(source, overrides)
+    except Unreadable:
+        return "", ""
+    task = raw.get("task")
+    env = task.get("env") if isinstance(task, Mapping) and task.get("vectorize") != "envpool" else ""
+    return (env, places.of(("task", "env"))) if isinstance(env, str) else ("", "")
+
+
+def _placed(source: str | os.PathLike[str] | Mapping[str, Any], overrides: Overrides) -> tuple[dict[str, Any], Places]:
+    """Return what a file and overrides say, unchecked, and where.
+
+    Raises:
+        Unreadable: it gives no values.
+    """
+    label = BY_HAND if isinstance(source, Mapping) else visible(os.fspath(source))
+    raw, lines_of = (_copied(source), {}) if isinstance(source, Mapping) else read_toml(source, label)
+    places = {path: f"{label}:{line}" for path, line in lines_of.items()}
+    for place, path, value in _overridden(overrides, []):
+        _put(raw, places, place, path, value, [])
+    return raw, Places(label, places)
+
+
+def _form(algorithm: str, key: str) -> str:
+    """Say in words what a key may be, one of an algorithm's among them."""
+    table, _, name = key.partition(".")
+    if table != "algorithm":
+        return expected_at(Settings, path_of(key))
+    kind = built_in(algorithm)
+    return "" if kind is None else expected_at(kind.Settings, (name,))
+
+
+def is_accepted(tree: Mapping[str, Any], overrides: Overrides = ()) -> bool:
+    """Tell if settings are accepted, those of a built-in algorithm too, as far as that is known before the probe.
+
+    Args:
+        tree: nested mappings.
+        overrides: as for `load_settings`.
+    """
+    raw, lines = _copied(tree), list[str]()
+    written = dict.fromkeys(_keys(raw), False)
+    for place, path, value in _overridden(overrides, lines):
+        written |= dict.fromkeys(_keys_at(path, value), True)
+        _put(raw, {}, place, path, value, lines)
+    where = Places("", {}, written, list(_of_other_kinds(raw, written)))
+    try:
+        settings = Settings.model_validate(raw)
+    except ValidationError:
+        return False
+    if lines or any(contradictions(settings)) or _without_effect(settings, where):
+        return False
+    table, kind = {key: value for key, value in settings.algorithm.table.items() if key != "name"}, None
+    if ":" not in settings.algorithm.name and (kind := built_in(settings.algorithm.name)) is None:
+        return False
+    if kind is None:
+        return True
+    if table.keys() - kind.Settings.model_fields.keys() or list(not_plain(("algorithm",), table)):
+        return False
+    try:
+        kind.Settings.model_validate_json(json.dumps(with_whole_numbers(kind.Settings, table)), strict=True)
+    except ValidationError:
+        return False
+    if any(problem.path[1] in table for problem in idle_in(kind.Settings, table)):
+        return False
+    # Rollouts of an older policy are refused by the probe, unless they are corrected for, or none is older.
+    is_blind = kind.memory == "rollouts" and kind.off_policy == "ignores" and not table.get("clip")
+    schedule = settings.schedule
+    return not (is_blind and schedule.kind == "oa" and schedule.gradients == "learner" and schedule.max_policy_lag != 0)
+
+
+def algorithm_problems(
+    model: type[BaseModel], table: Mapping[str, Any], written: Written | None = None
+) -> list[Problem]:
     """Return what an algorithm's own `Settings` say about the `[algorithm]` table; an empty list means it is fine.
 
     As strict as the rest of the tree, whatever the model's own configuration: `true` is no number, NaN is refused, and
     so is a key that the model does not know, unless it says `extra="allow"`.
     `name` is only passed on to models that have such a field: it has been used to find the model.
+
+    Args:
+        model: of the algorithm.
+        table: as it was written.
+        written: all settings, by which names of other packages are told; left out, this table alone.
     """
+    written = written or _written_as({"algorithm": dict(table)})
     fields = {key: value for key, value in table.items() if key != "name" or key in model.model_fields}
     fields = with_whole_numbers(model, fields)
     found = list(not_plain(("algorithm",), fields))
     if found:
         return found
-    found = list(dropped(fields, model, ("algorithm",)))
+    found = list(dropped(fields, model, ("algorithm",), written))
     try:
         model.model_validate_json(json.dumps(fields), strict=True)  # JSON's lists may become tuples, TOML's too
     except ValidationError as error:
-        found += describe(error, model, ("algorithm",))
+        found += describe(error, model, ("algorithm",), written)
     order = list(fields)
     return sorted(found, key=lambda p: order.index(p.path[1]) if p.path[1:] and p.path[1] in order else len(order))
 
 
-def _check(raw: dict[str, Any], places: Places) -> list[Problem]:
+def _check(raw: dict[str, Any], places: Places, *, of_run: bool) -> list[Problem]:
     try:
         settings = Settings.model_validate(raw)
     except ValidationError as error:
-        problems = describe(error, Settings, algorithm=_named(raw))
+        problems = describe(error, Settings, (), _written_as(raw))
     else:
         problems = list(contradictions(settings)) or _without_effect(settings, places)
-        if not problems:
+        from mlxe_async.algorithms import is_algorithm  # brings numpy, for which no other mistake waits
+
+        if not problems and (of_run or is_algorithm(settings.algorithm.name)):
             return []  # what is wrong with [algorithm] the probe tells
     return _once(problems) + _contradictions_beside(raw, problems, places) + _of_the_algorithm(raw, problems)
 
@@ -134,15 +236,47 @@ def _named(raw: Mapping[str, Any]) -> str:
     return as_registered(table if isinstance(table, str) else name)
 
 
+def _written_as(raw: Mapping[str, Any]) -> Written:
+    """Gather what is known of settings, to tell what a name of another package is in them."""
+    if raw and not _named(raw):
+        return Written(raw, str(AlgorithmTable.model_fields["name"].default), is_accepted, _form)
+    from mlxe_async.algorithms import is_algorithm, meant_by
+
+    name = _named(raw) or (str(AlgorithmTable.model_fields["name"].default) if raw else "")
+    return Written(raw, name if is_algorithm(name) else meant_by(name)[0], is_accepted, _form)
+
+
 def _of_the_algorithm(raw: Mapping[str, Any], problems: list[Problem]) -> list[Problem]:
     """Judge the keys of a built-in algorithm, so that what is wrong is told beside all else."""
     table = raw.get("algorithm")
-    if not isinstance(table, dict) or not table.keys() - {"name"}:
+    if not isinstance(table, dict):
         return []
-    kind = built_in(_named(raw) or str(AlgorithmTable.model_fields["name"].default))
-    found = [] if kind is None else algorithm_problems(kind.Settings, table)
+    from mlxe_async.algorithms import is_algorithm
+
+    if not table.keys() - {"name"} and is_algorithm(_named(raw)):
+        return []
+    name = _named(raw) or str(AlgorithmTable.model_fields["name"].default)
     told = {problem.path for problem in problems} | {("algorithm",)}  # of keys together the probe tells
+    if not is_algorithm(name):
+        return [problem for problem in _of_no_algorithm(name, table, _written_as(raw)) if problem.path not in told]
+    kind = built_in(name)
+    found = [] if kind is None else algorithm_problems(kind.Settings, table, _written_as(raw))
     return [problem for problem in found if problem.path not in told]
+
+
+def _of_no_algorithm(name: str, table: Mapping[str, Any], written: Written) -> Iterator[Problem]:
+    """Tell that there is no such algorithm, and keys of its table that no built-in one has under this name."""
+    from mlxe_async.algorithms import unknown_algorithm
+
+    if "name" in table:
+        yield Problem(("algorithm", "name"), unknown_algorithm(name))
+    known = fields_of_all()
+    for key, value in table.items():
+        if key == "name" or key in known:
+            continue
+        found = answer(key, value, written)
+        own = f", expected a key of an algorithm{did_you_mean(key, known)}"
+        yield Problem(("algorithm", key), f"got {shown(value, key)}{found.in_file if found else own}")
 
 
 def _without_effect(settings: Settings, places: Places, *, is_named: bool = True) -> list[Problem]:

@@ -408,8 +408,12 @@ class Settings(Table):
             defaults: table -> key -> value; keys that the chosen schedule does not have are passed over.
         """
         tables: dict[str, Any] = {}
-        for name, values in defaults.items():
-            table = getattr(self, name)
+        for name, recommended in defaults.items():
+            table, values = getattr(self, name), recommended
+            if (
+                name == "schedule" and self.schedule.gradients == "executors"
+            ):  # each push is an update and a publication
+                values = {key: value for key, value in recommended.items() if key != "updates_per_publish"}
             free = left_to_defaults(values, dict(table), table.model_fields_set)
             tables[name] = table.model_copy(update=free)
         return self.model_copy(update=tables)

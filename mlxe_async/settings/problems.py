@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import AliasChoices, AliasPath, BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from mlxe_async.settings.synonyms import ABSENT, our_name
+from mlxe_async.settings.translating import Written, answer
 from mlxe_async.storage.safe_text import is_secret, visible
 
 Path = tuple[str | int, ...]
@@ -125,35 +125,42 @@ def _other_word(key: Any, value: Any) -> str:
     return "; the network follows from the observations: leave it out, or give the sizes of layers, as [64, 64]"
 
 
-def describe(error: ValidationError, model: type[BaseModel], prefix: Path = (), algorithm: str = "") -> list[Problem]:
+def describe(
+    error: ValidationError, model: type[BaseModel], prefix: Path = (), written: Written | None = None
+) -> list[Problem]:
     """Every error of a failed validation as a problem.
 
     Args:
         error: what pydantic raised.
         model: the model that was validated; its fields are what could have been meant.
         prefix: where the model's table stands in the file, such as `("algorithm",)`.
-        algorithm: the name of the one that is meant, by whose keys those of other packages are told.
+        written: the settings, by which names of other packages are told.
     """
     schema = _schema(model)
     found: dict[Problem, None] = {}
     for item in error.errors(include_url=False):
-        for problem in _problems_of(item, schema, prefix, algorithm):
+        for problem in _problems_of(item, schema, prefix, written or Written()):
             found.setdefault(problem)
     return list(found)
 
 
-def dropped(table: Mapping[str, Any], model: type[BaseModel], prefix: Path) -> Iterator[Problem]:
+def dropped(
+    table: Mapping[str, Any], model: type[BaseModel], prefix: Path, written: Written | None = None
+) -> Iterator[Problem]:
     """Keys that a model would drop without a word, its own tables included; none of one that says `extra="allow"`.
 
     Args:
         table: what is to be validated.
         model: what is to validate it; one that forbids further keys says so itself.
         prefix: where the table stands in the file.
+        written: the settings, by which names of other packages are told.
     """
-    yield from _dropped(table, (model,), prefix)
+    yield from _dropped(table, (model,), prefix, written or Written())
 
 
-def _dropped(table: Mapping[str, Any], models: tuple[type[BaseModel], ...], prefix: Path) -> Iterator[Problem]:
+def _dropped(
+    table: Mapping[str, Any], models: tuple[type[BaseModel], ...], prefix: Path, written: Written
+) -> Iterator[Problem]:
     """Yield dropped keys of a table that any of several models may take: those that none of them knows."""
     drops = all(model.model_config.get("extra", "ignore") == "ignore" for model in models)
     fields = [item for model in models for item in model.model_fields.items()]
@@ -162,11 +169,11 @@ def _dropped(table: Mapping[str, Any], models: tuple[type[BaseModel], ...], pref
         path = (*prefix, key)
         found = [field for name, field in fields if key in _names(name, field)]
         if not found and drops:
-            yield Problem(path, f"got {shown(value, key)}, expected {_known_keys(key, path, own, {})}")
+            yield Problem(path, f"got {shown(value, key)}{_unknown(key, value, path, own, {}, written)}")
         inner = tuple(model for field in found for model in _models_in(field.annotation))
         for place, item in enumerate(value) if isinstance(value, list | tuple) else [(None, value)]:
             if inner and isinstance(item, Mapping):
-                yield from _dropped(item, inner, path if place is None else (*path, place))
+                yield from _dropped(item, inner, path if place is None else (*path, place), written)
 
 
 def _names(name: str, field: FieldInfo) -> set[str]:
@@ -203,14 +210,14 @@ class _Spot:
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
-def _problems_of(item: Any, schema: Mapping[str, Any], prefix: Path, algorithm: str) -> list[Problem]:
+def _problems_of(item: Any, schema: Mapping[str, Any], prefix: Path, written: Written) -> list[Problem]:
     spot = _walk(tuple(item["loc"]), schema)
     path = prefix + spot.path
     key = str(path[-1]) if path else ""
     got = shown(item["input"], key)
     match item["type"]:
         case "extra_forbidden":
-            return [Problem(path, f"got {got}, expected {_known_keys(key, path, spot, schema, algorithm)}")]
+            return [Problem(path, f"got {got}{_unknown(key, item['input'], path, spot, schema, written)}")]
         case "missing":
             return [Problem(path, f"got nothing, expected {expected(spot.node, schema)}")]
         case "union_tag_invalid":
@@ -243,38 +250,49 @@ _COMMANDS = {"suite": "compare", "sweep": "sweep"}
 """Tables of other files, and the command that takes such a file."""
 
 
-def _known_keys(key: str, path: Path, spot: _Spot, schema: Mapping[str, Any], algorithm: str = "") -> str:
+_ENTRY = ("wrapper", "wrapper_class", "class", "cls", "name", "id", "type", "target", "entry_point")
+_ARGUMENTS = ("args", "arguments", "params", "options", "wrapper_kwargs", "config")
+
+
+def _unknown(key: str, value: Any, path: Path, spot: _Spot, schema: Mapping[str, Any], written: Written) -> str:
+    """Say what to write in place of a key that there is not, as the end of a line, behind what was got."""
     table = path[:-1]
     if not table and key in _COMMANDS and key not in spot.table.get("properties", {}):
-        return f"a run's settings; this file is one for python -m mlxe_async {_COMMANDS[key]}"
+        return f", expected a run's settings; this file is one for python -m mlxe_async {_COMMANDS[key]}"
     if why := REMOVED.get(path):
-        return f"no such key any more: {why}; take it out"
+        return f"; this key is gone: {why}; take it out"
+    if table[-2:-1] == ("wrappers",):
+        own = "entry" if key in _ENTRY else "kwargs" if key in _ARGUMENTS else ""
+        if own:
+            return f", expected {own}, as it is called in an entry of {dotted(table[:-1])}"
     owners = [tag for tag, variant in spot.variants.items() if key in variant.get("properties", {})]
     if owners:
         kinds = _either([shown(tag) for tag in owners])
-        return f"no such key under {dotted((*table, spot.tag_key))} = {shown(spot.tag)}: only {kinds} has it"
+        switch = f"{dotted((*table, spot.tag_key))} = {shown(spot.tag)}"
+        return f"; there is no such key with {switch}: only {kinds} has it"
     known = list(spot.table.get("properties", {}))
     where = f"the keys of [{dotted(table)}]" if table else "the tables"
     others = [] if key in known else _tables_with(key, schema)
-    if not others and (ours := our_name(key, known) if table == ("algorithm",) else our_name_of(key, algorithm)):
-        return ours
-    if not others and (why := ABSENT.get(key.lower().replace("-", "_"))):
-        return f"no such key: {why}"
+    if not others and (found := answer(key, value, written, known if table == ("algorithm",) else None)):
+        return found.in_file
     hint = f'; did you mean "{others[0]}.{key}"?' if others else did_you_mean(key, known)
     is_a_slip = others or difflib.get_close_matches(key, known, 1, 0.8)
     if not is_a_slip and table != ("algorithm",) and _is_an_algorithms(key):
         hint = f'; did you mean "algorithm.{key}"?'
-    return f"one of {where} ({', '.join(known)}){hint}"
+    return f", expected one of {where} ({', '.join(known)}){hint}"
 
 
-def our_name_of(key: str, algorithm: str) -> str:
-    """Say what a key outside of `[algorithm]` is called here; of several of its keys the one that the algorithm has."""
-    if " or " in (ours := our_name(key)) and algorithm:
-        from mlxe_async.algorithms import REGISTRY, load_algorithm
-
-        if algorithm in REGISTRY:
-            return our_name(key, load_algorithm(algorithm).Settings.model_fields) or ours
-    return ours
+def expected_at(model: type[BaseModel], path: Path) -> str:
+    """Return what a key of a model may be, in words; empty if the model has no such key."""
+    schema = _schema(model)
+    node: Mapping[str, Any] = schema
+    for part in path:
+        members = [_resolved(one, schema) for one in node.get("oneOf", [node])]
+        owners = [one["properties"] for one in members if part in one.get("properties", {})]
+        if not owners:
+            return ""
+        node = _resolved(owners[0][part], schema)
+    return expected(node, schema)
 
 
 def _is_an_algorithms(key: str) -> bool:

@@ -5,7 +5,7 @@ Each name leads to our keys, the likelier first: of those of `[algorithm]` the f
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from typing import Any
 
 _KEYS = {
     # how long
@@ -26,7 +26,7 @@ _KEYS = {
     "task.observe": "obs_keys observation_keys filter_keys",
     "task.action_mask": "action_masking mask_actions use_action_mask use_action_masking",
     "task.atari.frame_skip": "frameskip env_frameskip action_repeat frame_skip frames_skip",
-    "task.atari.stack": "frame_stack env_framestack frames_stack n_stack num_stack stack_num",
+    "task.atari.stack task.history": "frame_stack env_framestack frames_stack n_stack num_stack stack_num",
     "task.history": "history_length obs_history num_history observation_history obs_stack",
     "task.atari.noop_max": "noops max_noops",
     "task.atari.sticky": "repeat_action_probability sticky_actions",
@@ -67,7 +67,7 @@ _KEYS = {
     "algorithm.cell_layers": "rnn_num_layers n_lstm_layers",
     "algorithm.sequence_steps": "recurrence max_seq_len bptt_truncation seq_len sequence_length",
     "algorithm.common": "share_features_extractor actor_critic_share_weights vf_share_layers shared_layers",
-    "algorithm.value_clip": "clip_range_vf vf_clip_param clip_vloss",
+    "algorithm.value_clip": "clip_range_vf vf_clip_param clip_vloss ppo_clip_value",
     "algorithm.kl_penalty_target": "use_kl_loss kl_coeff kl_loss_coeff kl_coef",
     "algorithm.reward_scaling algorithm.return_scale": "normalize_returns norm_reward rew_norm normalize_reward",
     "algorithm.log_std": "log_std_init initial_stddev init_log_std",
@@ -78,8 +78,9 @@ _KEYS = {
     "algorithm.clip algorithm.ratio_clip": (
         "clip_range clip_coef eps_clip ppo_clip_ratio clip_param cliprange clip_ratio clip_epsilon"
     ),
-    "algorithm.ratio_clip": "vtrace_rho rho_bar clip_rho_threshold",
-    "algorithm.correction": "with_vtrace vtrace use_vtrace",
+    "algorithm.ratio_clip algorithm.rho_clip": "vtrace_rho rho_bar clip_rho_threshold",
+    "algorithm.c_clip": "vtrace_c c_bar clip_c_threshold clip_pg_rho_threshold",
+    "algorithm.correction algorithm.name": "with_vtrace vtrace use_vtrace",
     "algorithm.max_kl": "target_kl kl_target",
     "algorithm.epochs": "n_epochs update_epochs num_epochs repeat_per_collect noptepochs ppo_epochs num_sgd_iter",
     "algorithm.minibatch algorithm.batch": (
@@ -102,14 +103,14 @@ _KEYS = {
     "algorithm.replay_ratio": "replay_ratio training_intensity samples_per_insert",
     "algorithm.value_coefficient": "vf_coef value_loss_coeff vf_loss_coeff value_coef vf_weight",
     "algorithm.max_gradient_norm": "grad_clip_by max_grad_norm grad_clip gradient_clip clip_grad_norm max_gradient",
-    "algorithm.optimiser": "optimizer optimizer_class optim",
+    "algorithm.optimiser": "optimizer optimizer_class optim optimizer_type",
     "algorithm.normalise": "normalize_input norm_obs obs_norm normalize normalise_observations",
     "algorithm.input_scale": "obs_scale",
     "algorithm.return_scale": "reward_scale rew_scale",
     "algorithm.body": "cnn encoder_conv_architecture features_extractor_class",
     "algorithm.policy algorithm.layers": (
         "fcnet_hiddens hiddens actor_hiddens policy_kwargs net_arch hidden_sizes hidden_units "
-        "encoder_mlp_layers pi hidden_size hidden_layers"
+        "encoder_mlp_layers decoder_mlp_layers pi hidden_size hidden_layers"
     ),
     "algorithm.value": "critic_hiddens vf critic critic_layers",
     "algorithm.activation": "fcnet_activation activation_fn nonlinearity activation_function",
@@ -157,25 +158,14 @@ _KEYS = {
     "evaluation.threshold": (
         "episode_reward_mean episode_return_mean reward_threshold solved_reward stop_reward stop_value"
     ),
-    "evaluation.video": "capture_video record_video save_video video",
+    "evaluation.video": "capture_video record_video save_video video record",
     "logs.export": "track wandb with_wandb use_wandb tensorboard tensorboard_log use_tensorboard wandb_project_name",
     "logs.progress": "verbose progress_bar show_progress",
 }
-_REMARKS = {
-    "use_lstm": '"lstm" or "gru"',
-    "use_rnn": '"lstm" or "gru"',
-    "num_gpus": '"cpu" or "cuda"',
-    "num_gpus_per_learner": '"cpu" or "cuda"',
-    "track": '["tensorboard"] or ["wandb"]',
-    **dict.fromkeys(("tensorboard", "tensorboard_log", "use_tensorboard"), '["tensorboard"]'),
-    **dict.fromkeys(("wandb", "with_wandb", "use_wandb", "wandb_project_name"), '["wandb"]'),
+REMARKS = {
     **dict.fromkeys(
         ("n_steps", "num_steps", "nsteps", "rollout_fragment_length", "unroll_length"),
         "of each environment, executors x envs_per_executor",
-    ),
-    **dict.fromkeys(
-        ("eval_freq", "eval_frequency", "eval_interval", "eval_every", "evaluation_interval"),
-        "with evaluation.enabled = true",
     ),
     **dict.fromkeys(
         ("target_network_frequency", "target_update_interval", "target_update_freq", "target_network_update_freq"),
@@ -192,8 +182,65 @@ _REMARKS = {
         ("num_envs", "n_envs", "nenvs", "envs", "num_envs_per_worker", "num_envs_per_env_runner"),
         "for each of schedule.executors",
     ),
-    "cuda": '"cpu" or "cuda"',
 }
+"""By what a key is other than what has the name elsewhere."""
+
+OTHER_UNIT = frozenset({"exploration_fraction", "target_entropy_scale"})
+"""Names whose values mean something else here, so that none of them is repeated."""
+
+CORRECTED = frozenset(["with_vtrace", "vtrace", "use_vtrace"])
+_VALUES: tuple[tuple[str, str, Any, Any], ...] = (
+    ("schedule.kind", "async_rl asynchronous mode", "oa", "is"),
+    ("schedule.kind", "serial_mode", "serial", "is"),
+    ("algorithm.cell", "use_lstm use_rnn rnn_type recurrent lstm", "lstm", "none"),
+    ("algorithm.correction", "with_vtrace vtrace use_vtrace", "vtrace", "none"),
+    ("algorithm.name", "with_vtrace vtrace use_vtrace", "impala", None),
+    ("algorithm.loss", "use_huber huber_loss", "huber", "square"),
+    ("algorithm.priorities", "prioritized_replay prioritized per use_per", ["td"], []),
+    ("learner.device", "num_gpus num_gpus_per_learner cuda device use_cuda gpu", "cuda", "cpu"),
+    ("task.atari.colour", "grayscale grayscale_obs grey", False, True),
+    ("logs.export", "track tensorboard tensorboard_log use_tensorboard", ["tensorboard"], []),
+    ("logs.export", "wandb with_wandb use_wandb wandb_project_name", ["wandb"], []),
+)
+VALUES = {(name, key): (yes, no) for key, names, yes, no in _VALUES for name in names.split()}
+"""What a key is where a name is true, and where it is false; None: nothing is to be written."""
+
+TEXTS: dict[str, dict[str, Any]] = {
+    "schedule.kind": {"async": "oa", "asynchronous": "oa", "sync": "is", "synchronous": "is"},
+    "learner.device": {"gpu": "cuda"},
+    "algorithm.cell": {"rnn": "gru"},
+    "logs.export": {"tensorboard": ["tensorboard"], "wandb": ["wandb"]},
+}
+"""Our values, by those that others have for them."""
+
+ALWAYS: dict[str, tuple[frozenset[str], str]] = {
+    **dict.fromkeys(CORRECTED, (frozenset({"impala"}), "impala always corrects by V-trace: leave it out")),
+}
+"""Names of what an algorithm does without a key."""
+
+INSTEAD = (
+    (
+        "batch_size minibatch_size sgd_minibatch_size mini_batch_size num_minibatches nminibatches",
+        "rows_per_update",
+        "{algorithm} has no minibatches: executors, envs_per_executor and rollout_steps of [schedule] make an update",
+    ),
+    (
+        "optimizer optimizer_class optim optimizer_type",
+        "max_gradient_norm",
+        "{algorithm} always takes Adam: algorithm.optimiser is a key of a2c, impala and mlxe",
+    ),
+    (
+        "reward_scale rew_scale",
+        "reward_scaling",
+        "{algorithm} has no factor of rewards: algorithm.reward_scaling = true divides them by their deviation",
+    ),
+    (
+        "reward_scale rew_scale normalize_returns norm_reward rew_norm normalize_reward",
+        "",
+        "{algorithm} scales no rewards: a wrapper that multiplies them can do that",
+    ),
+)
+"""Names, a key that the algorithm must have, and what is said where it has none of the keys that the name leads to."""
 
 
 _ABSENT = {
@@ -238,7 +285,33 @@ _ABSENT = {
     "patience max_no_improvement_evals": "no run ends for lack of progress; a sweep prunes those",
     "mixed_precision amp fp16 bf16": "algorithm.precision is the key, of networks for pictures",
     "munchausen": "no algorithm here does that",
-    "multiagent policies policy_mapping_fn num_policies": "one agent learns",
+    "multiagent policies policy_mapping_fn num_policies": "one agent learns, by one policy",
+    "policy_workers_per_policy": "executors act by weights of their own, and no other process acts for them",
+    "with_pbt pbt_mix_policies_in_one_env pbt_period_env_steps population_size": (
+        "no population is trained; python -m mlxe_async sweep FILE.toml searches values"
+    ),
+    "decorrelate_envs_on_one_worker decorrelate_experience_max_seconds": (
+        "environments begin with seeds of their own, and none of them is delayed"
+    ),
+    "num_batches_per_epoch": (
+        "an update takes all rows of its rollouts; executors, envs_per_executor and rollout_steps of [schedule] say "
+        "how many"
+    ),
+    "exploration_loss": "algorithm.entropy, the weight of the entropy, is the only one of its kind",
+    "save_best_metric save_best_after": "the version with the best mean return of its tests is kept, by [evaluation]",
+    "load_checkpoint_kind": "play and eval take --checkpoint best, last, solved or a number",
+    "eval_deterministic": "tests, play and eval take the best actions; play and eval draw them with --sampled",
+    "restart_behavior resume_from": "python -m mlxe_async --resume latest goes on with a run",
+    "no_cuda": "the learner is on the CPU where learner.device is left out",
+    "save_model": "the run's folder keeps checkpoints",
+    "upload_model hf_entity": "python -m mlxe_async export latest --to card makes a folder for a hub",
+    "wandb_entity": "python -m mlxe_async export latest --to wandb writes offline files",
+    "config conf config_file conf_file": "one file says all; --set a.b=VALUE overrides a key of it",
+    "no_render": "nothing is shown while a run learns",
+    "quiet silent": "the option --no-progress does that",
+    "dry_run": "the option --check does that",
+    "hyperparams hyperparameters params": "each has a key of its own; --help settings lists them",
+    "experiment_suffix": "run.name is the whole name",
 }
 """Names of what has no key here, and why, in words."""
 ABSENT = {name: why for names, why in _ABSENT.items() for name in names.split()}
@@ -254,20 +327,3 @@ def _by_name() -> dict[str, tuple[str, ...]]:
 
 SYNONYMS = _by_name()
 """Our keys by the names that others have for them."""
-
-
-def our_name(key: str, algorithm_keys: Collection[str] | None = None) -> str:
-    """Return what a key of another package is called here, in words that begin with the key; empty if it is unknown.
-
-    Args:
-        key: as it was written.
-        algorithm_keys: the keys that the algorithm in question has; None where that is not known, and all are told.
-    """
-    name = key.lower().replace("-", "_")
-    keys = list(SYNONYMS.get(name, ()))
-    if algorithm_keys is not None:
-        keys = [one for one in keys if not one.startswith("algorithm.") or one.partition(".")[2] in algorithm_keys][:1]
-    if not keys:
-        return ""
-    remark = f" ({_REMARKS[name]})" if name in _REMARKS else ""
-    return f"{' or '.join(keys)}, as it is called here{remark}"

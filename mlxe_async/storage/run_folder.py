@@ -228,7 +228,9 @@ class RunFolder:
 
 
 def find_run(run: str | os.PathLike[str], base: str | os.PathLike[str] = "runs") -> Path:
-    """The folder meant by a path, by the name of a folder in `base`, or by `latest`.
+    """The folder meant by a path, by the name of a folder in `base` or of a run there, or by `latest`.
+
+    A run's own name, `run.name`, means the newest folder that has it behind its time.
 
     Raises:
         NotFound: there is none, or what is there is no run folder.
@@ -238,18 +240,29 @@ def find_run(run: str | os.PathLike[str], base: str | os.PathLike[str] = "runs")
     for path in (Path(text), Path(base) / text if re.fullmatch(r"[\w.-]+", text) else Path(text)):
         if text in ("", "..", ".") or not is_folder(path):
             continue
-        if not any(os.path.lexists(path / name) for name in (LOCK, LOG, SETTINGS, CHECKPOINTS)):
+        if not _is_run(path):
+            if newest := newest_named(text, base):
+                return newest
             raise NotFound(f'{shown} is no run: expected a folder that a run has made; "runs list" names those in runs')
         return path.resolve()
+    if newest := newest_named(text, base):
+        return newest
     where = visible(str(Path(base).absolute()), 200)
-    raise NotFound(f'there is no run "{shown}", neither as a path nor in {where}; {_nearest(text, Path(base))}')
+    ways = '"runs list" names them; of runs elsewhere give the path, or --dir FOLDER'
+    raise NotFound(f'there is no run "{shown}", neither as a path nor in {where}; {ways}')
 
 
-def _nearest(name: str, base: Path) -> str:
-    """Advice on a run that was not found: the newest whose settings file had that name, if there is one."""
+def newest_named(name: str, base: str | os.PathLike[str] = "runs") -> Path | None:
+    """Return the newest folder in `base` of a run that was called so, by `run.name`; None if there is none."""
+    if not PLAIN_NAME.fullmatch(name):
+        return None
     of_a_run = re.compile(rf"\d{{8}}T\d{{6}}Z-{re.escape(name)}")
-    found = sorted(path.name for path in base.glob("*") if of_a_run.fullmatch(path.name))
-    return f'did you mean "{found[-1]}"?' if found else '"runs list" names them'
+    found = sorted(path for path in Path(base).glob("*") if of_a_run.fullmatch(path.name) and _is_run(path))
+    return found[-1].resolve() if found else None
+
+
+def _is_run(path: Path) -> bool:
+    return any(os.path.lexists(path / name) for name in (LOCK, LOG, SETTINGS, CHECKPOINTS))
 
 
 def is_held(path: Path) -> bool | None:

@@ -107,6 +107,12 @@ def register(env_id: str, name: str) -> None:
                 return
 
 
+def may_register(name: str) -> bool:
+    """Tell if something that is not imported yet may register an id; nothing is imported for it."""
+    known = name.startswith((ATARI, MINATAR)) or _of_form(_PACKAGES, name) or _of_form(_OF_OLD_GYM, name)
+    return bool(known or _mentioning(name))
+
+
 def register_installed() -> None:
     """Register the ids of all packages that `register` knows and that are installed; one that is broken has none."""
     for module in sorted({"ale_py", "minatar", *(module for module, _ in _PACKAGES.values())}):

@@ -71,6 +71,14 @@ def find_spec(env_id: str) -> EnvSpec:
     return spec
 
 
+def unknown_id(env_id: str) -> str:
+    """Say that there is no such id, as far as that is known without importing code of other packages; else empty."""
+    is_plain = ":" not in env_id and not env_id.startswith(given.PREFIX)
+    if not is_plain or env_id in gymnasium.registry or installed.may_register(env_id):
+        return ""
+    return _unknown(env_id)
+
+
 def _nothing_in(module: Any, name: str) -> str:
     """That a module has no such environment, and which it has."""
     where = module.__name__

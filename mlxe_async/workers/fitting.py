@@ -42,8 +42,13 @@ def idle_keys(algorithm_class: Any, table: dict[str, Any], settings: Mapping[str
     """
     from mlxe_async.settings import algorithm_problems
     from mlxe_async.settings.effects import idle_in
+    from mlxe_async.settings.loading import written_in
 
-    problems = algorithm_problems(algorithm_class.Settings, table)
+    problems = algorithm_problems(
+        algorithm_class.Settings,
+        table,
+        written_in({**settings, "algorithm": {"name": settings["algorithm"]["name"], **table}}),
+    )
     wrong = {problem.path for problem in problems}
     idle = [
         problem.to_json()

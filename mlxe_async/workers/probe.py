@@ -249,6 +249,21 @@ def _look_at_exploring(
     raise Refused([(("schedule", f"{what}_by_executor"), message)])
 
 
+def _look_for_task(task: Mapping[str, Any], refused: Refused, limited: Limited) -> None:
+    """Tell a task that there is not beside what else is refused."""
+    from mlxe_async.tasks.making import find_spec
+
+    if task["vectorize"] == "envpool":
+        return
+    try:
+        with limited("import"):
+            find_spec(task["env"])
+    except TaskError as error:
+        key, _, sentence = str(error).partition(": ")
+        if key == "task.env":
+            refused.problems.append((("task", "env"), sentence))
+
+
 _WORDS = {"memory": ("rollouts", "replay"), "off_policy": ("ignores", "corrects", "learns")}
 """Attributes of an algorithm that are words -> those that are known; the first is what others are taken to say."""
 
@@ -276,7 +291,11 @@ def _probe(
     written = with_whole_numbers(algorithm_class.Settings, settings["algorithm"])
     if "name" not in algorithm_class.Settings.model_fields:
         del written["name"]
-    idle_keys(algorithm_class, written, settings)
+    try:
+        idle_keys(algorithm_class, written, settings)
+    except Refused as refused:
+        _look_for_task(settings["task"], refused, limited)
+        raise
     device = settings["learner"]["device"]
     if device.startswith("cuda"):
         import torch

@@ -73,7 +73,7 @@ def test_a_log_alone_is_enough(tmp_path):
     ("arguments", "code", "said"),
     [
         (["nowhere"], 2, 'there is no run "nowhere"'),
-        ([], 2, "expected: python -m mlxe_async report RUN ... [--out FILE]"),
+        ([], 2, "expected: python -m mlxe_async report RUN ... [--dir FOLDER] [--out FILE]"),
         (["RUN", "--html"], 2, "unrecognized arguments: --html"),
         (["RUN", "--out", "no/such/folder/a.html"], 4, "no/such/folder/a.html cannot be written: No such file"),
         (["RUN", "--out", "."], 4, "cannot be written"),

@@ -35,7 +35,7 @@ TYPED = {
     "FILE.toml --tensorboard-log runs": "--tensorboard-log is --set 'logs.export=[\"tensorboard\"]'",
     "FILE.toml --save-freq 1000": "--save-freq is --set checkpoint.interval_steps=1000",
     "FILE.toml --cuda False": "--cuda is --set learner.device=cpu",
-    "FILE.toml --save-model": "--save-model is nothing; the run's folder keeps checkpoints",
+    "FILE.toml --save-model": "--save-model is nothing: the run's folder keeps checkpoints",
     "FILE.toml --exploration-fraction 0.5": "--set algorithm.epsilon_steps=VALUE (in steps, not in shares of the run)",
     # CleanRL
     "ppo.py --env-id CartPole-v1 --total-timesteps 50000": "--total-timesteps is --set stop.env_steps=50000",
@@ -162,3 +162,14 @@ def test_an_option_beside_a_file_is_answered_by_the_keys_of_its_algorithm(name, 
     file.write_text(f'[task]\nenv = "CartPole-v1"\n[algorithm]\nname = "{name}"\n')
     assert cli.main([str(file), "--batch-size", "128"]) == 2
     assert f"--batch-size is --set algorithm.{key}=128" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("env", "said"), [("CartPole-v9", "did you mean CartPole-v1"), ("doom_basic", "my_task")])
+def test_a_task_that_there_is_not_is_told_beside_other_mistakes(env, said, tmp_path, capsys):
+    file = tmp_path / "a.toml"
+    file.write_text(f'[task]\nenv = "{env}"\n[schedule]\nnum_workers = 2\n[algorithm]\nname = "APPO"\n')
+    assert cli.main([str(file)]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert f'{file}:2: task.env: there is no environment "{env}"' in lines[2]
+    assert said in lines[2]

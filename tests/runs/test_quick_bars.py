@@ -66,7 +66,7 @@ def test_two_of_three_seeds_reach_the_bar(name, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BARS)
 def test_a_broken_learner_stays_below_the_floor(name, tmp_path):
-    replays = name in ("ddpg-pendulum", "td3-pendulum", "sac-pendulum")
+    replays = name in ("ddpg-pendulum", "ddpg-distributed-pendulum", "td3-pendulum", "sac-pendulum")
     rates = ("learning_rate", "critic_learning_rate" if replays else "learning_rate_last")
     still = [f"algorithm.{rate}=1e-12" for rate in rates]
     env, value = mean_return(name, 5_000, SEEDS[0], tmp_path / "broken", *still)

@@ -63,3 +63,17 @@ def test_a_key_that_is_missing_under_its_name_here_alone_is_told_once():
         load_settings({"task": {"env_id": "CartPole-v1"}})
     [line] = refused.value.problems
     assert "task.env_id: got " in line
+
+
+@pytest.mark.parametrize("others", [{}, {"schedule": {"num_workers": 2}}])
+def test_keys_of_an_algorithm_that_there_is_not_are_told_too(others):
+    table = {"name": "APPO", "use_rnn": True, "gamma": 0.9, "clip": 0.1, "never_heard_of": 1}
+    with pytest.raises(SettingsError) as refused:
+        load_settings({"task": {"env": "CartPole-v1"}, "algorithm": table, **others})
+    told = "\n".join(refused.value.problems)
+    assert len(refused.value.problems) == 4 + len(others)
+    assert 'algorithm.name: got "APPO", expected one of ' in told
+    assert 'did you mean "ppo", with schedule.kind = "oa"?' in told
+    assert 'algorithm.use_rnn: got true, expected algorithm.cell = "lstm", as it is called here' in told
+    assert "algorithm.gamma: got 0.9, expected algorithm.discount, as it is called here" in told
+    assert "algorithm.never_heard_of: got 1, expected a key of an algorithm" in told

@@ -66,7 +66,7 @@ def test_a_key_in_the_wrong_table_is_shown_the_right_one(tmp_path):
 def test_a_key_of_another_kind_of_schedule_is_told_apart_from_a_typing_mistake(tmp_path):
     text = '[task]\nenv = "A-v0"\n[schedule]\nkind = "is"\nmax_rollouts = 4\n'
     assert problems_of(write(tmp_path, text)) == [
-        'run.toml:5: schedule.max_rollouts: got 4, expected no such key under schedule.kind = "is": only "ia" has it'
+        'run.toml:5: schedule.max_rollouts: got 4; there is no such key with schedule.kind = "is": only "ia" has it'
     ]
 
 
@@ -75,7 +75,7 @@ def test_lag_is_only_simulated_where_all_wait_and_all_repeats_itself(tmp_path, k
     text = f'[task]\nenv = "A-v0"\n[schedule]\nkind = "{kind}"\nsimulated_lag = 4\n'
     (line,) = problems_of(write(tmp_path, text))
     assert line.startswith(
-        f'run.toml:5: schedule.simulated_lag: got 4, expected no such key under schedule.kind = "{kind}"'
+        f'run.toml:5: schedule.simulated_lag: got 4; there is no such key with schedule.kind = "{kind}"'
     )
     assert line.endswith('only "is" or "serial" has it')
 
@@ -160,12 +160,12 @@ def test_an_algorithms_whole_numbers_may_be_written_so_too():
 def test_a_key_that_is_gone_is_refused_with_the_reason_and_no_other_is_proposed(value):
     (line,) = problems_of(minimal() | {"learner": {"compile": value}})
     assert "learner.compile: got" in line
-    assert "no such key any more: updates by torch's compiler took longer" in line
+    assert "this key is gone: updates by torch's compiler took longer" in line
     assert line.endswith("take it out")
 
 
 def test_what_an_older_run_wrote_down_is_read_without_keys_that_were_off():
     written = minimal() | {"learner": {"compile": False, "threads": 1}}
     assert load_settings(written, of_run=True).learner.threads == 1
-    with pytest.raises(SettingsError, match=r"learner\.compile: got true, expected no such key any more"):
+    with pytest.raises(SettingsError, match=r"learner\.compile: got true; this key is gone"):
         load_settings(minimal() | {"learner": {"compile": True}}, of_run=True)

@@ -128,7 +128,7 @@ def test_presets_of_the_other_rounds_differ_from_is_in_their_schedule_alone(kind
 
 
 def test_places_are_kept_for_what_is_judged_later(tmp_path):
-    settings = load_settings(write(tmp_path, '[task]\nenv = "A-v0"\n[algorithm]\nname = "own"\nlr = 1\n'))
+    settings = load_settings(write(tmp_path, '[task]\nenv = "A-v0"\n[algorithm]\nname = "own:Own"\nlr = 1\n'))
     [problem] = algorithm_problems(Own, settings.algorithm.table)
     assert settings.places.line(problem).startswith(f"{tmp_path}/run.toml:5: algorithm.lr: got 1")
 

@@ -195,7 +195,7 @@ def test_a_key_of_another_package_leads_to_ours(table, key, meant):
 @pytest.mark.parametrize(("table", "key", "said"), ABSENT_HERE, ids=[f"{t}.{k}" for t, k, _ in ABSENT_HERE])
 def test_of_what_has_no_key_here_no_key_is_offered(table, key, said):
     [line] = lines_for(table, key)
-    assert "got 1, expected no such key: " in line
+    assert "got 1; there is no such key here: " in line
     assert said in line
     assert "did you mean" not in line
 
@@ -264,11 +264,16 @@ def test_names_of_algorithms_lead_to_ours(typed, meant):
         ("A3C", 'did you mean "a2c", with schedule.kind = "oa" and schedule.gradients = "executors"?'),
         ("RecurrentPPO", 'did you mean "ppo", with cell = "lstm"?'),
         ("MaskablePPO", 'did you mean "ppo", with task.action_mask = true?'),
-        ("R2D2", 'did you mean "dqn", with cell = "lstm"?'),
+        ("APPO", 'did you mean "ppo", with schedule.kind = "oa"?'),
+        ("R2D2", 'did you mean "dqn", with cell = "lstm", prioritised = true and value_rescaling = true?'),
+        ("DDQN", 'did you mean "dqn", with double = true, which it has when left out?'),
+        ("D4PG", 'did you mean "ddpg", with n_step = 5, whose critic learns means and no distributions?'),
+        ("QR-DQN", 'did you mean "c51", which learns distributions by atoms?'),
+        ("PPO-LSTM", 'did you mean "ppo", with cell = "lstm"?'),
         ("ARS", "none here searches without gradients"),
         ("DreamerV3", "none here learns a model of the world"),
         ("MADDPG", "none here trains several agents"),
-        ("TRPO", "no such one is built in"),
+        ("TRPO", "no trpo is built in; ppo with max_kl or kl_penalty_target bounds its steps too"),
         ("random", "advise ENV tells what random play comes to"),
     ],
 )
