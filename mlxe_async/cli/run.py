@@ -287,7 +287,7 @@ async def finish_run(supervisor: Supervisor, *, shows_progress: bool, console: C
         console.on_gone = functools.partial(supervisor.request_stop, "output_closed")
     display = Display(console)
     if shows_progress:
-        supervisor.subscribe(display.feed)
+        supervisor.subscribe(display.feed, columns=display.feed_columns)
         display.start()
     else:
         # Not with all lines: those of thousands of episodes a second cost more to hand over than to write.

@@ -41,6 +41,8 @@ WARN_S = 60.0
 LINES_AT_ONCE = 256
 
 Subscriber = Callable[[dict[str, Any]], None]
+Columns = Callable[[Mapping[str, Any], Mapping[str, Sequence[Any]]], None]
+"""Takes many lines of one event at once: what they share, and columns of what they do not."""
 Moment = tuple[int, int]
 _E = TypeVar("_E", bound=Event)
 
@@ -84,7 +86,7 @@ class Journal:
         self._retry_at = 0.0
         self._warn_at = 0.0
         self._check_at = time.monotonic() + ROTATION_CHECK_S
-        self._subscribers: list[tuple[Subscriber, Collection[str] | None]] = []
+        self._subscribers: list[tuple[Subscriber, Collection[str] | None, Columns | None]] = []
         self._held: list[tuple[Moment, Callable[..., None], tuple[Any, ...]]] = []
         self._moment: Moment | None = None  # of the line that is written now, if it has waited
         self._later: Callable[[Callable[[], None]], object] | None = None
@@ -246,16 +248,20 @@ class Journal:
             if not self._sink.written:
                 return False
             self._seq += count
-            if self._is_asked_for(kind.name):
+            asked = [entry for entry in self._subscribers if entry[1] is None or kind.name in entry[1]]
+            for entry in asked:
+                if entry[2] is not None:
+                    self._told(entry, functools.partial(entry[2], head, columns))
+            if any(entry[2] is None for entry in asked):
                 for row in zip(*columns.values(), strict=True):
                     known = {**head, **dict(zip(columns, row, strict=True))}
                     self._line = {name: known[name] for name in order}
-                    self._tell()
+                    self._tell(but_columns=True)
             return True
 
     def _is_asked_for(self, name: str) -> bool:
-        for _, wanted in self._subscribers:  # noqa: SIM110 - asked at each line, and there are two at most
-            if wanted is None or name in wanted:
+        for _, wanted, columns in self._subscribers:  # noqa: SIM110 - asked at each line, and there are two at most
+            if columns is None and (wanted is None or name in wanted):
                 return True
         return False
 
@@ -290,15 +296,19 @@ class Journal:
         self.flush()
         return self._seq
 
-    def subscribe(self, subscriber: Subscriber, events: Collection[str] | None = None) -> Callable[[], None]:
+    def subscribe(
+        self, subscriber: Subscriber, events: Collection[str] | None = None, columns: Columns | None = None
+    ) -> Callable[[], None]:
         """Have `subscriber` called with every line as a dict, in order; returns what ends it.
 
         Args:
             subscriber: called from whichever thread tells the line.
             events: names of those that it is called for; None: all. Lines without a subscriber are never made as dicts.
+            columns: called instead where many lines of one event come at once, with what they share and with columns of
+                what they do not; such a subscriber hears of all a moment later. None: they are made as dicts.
         """
         self.flush()  # what waits happened before
-        entry = (subscriber, events)
+        entry = (subscriber, events, columns)
         self._subscribers.append(entry)
         return lambda: self._subscribers.remove(entry) if entry in self._subscribers else None
 
@@ -328,15 +338,18 @@ class Journal:
         self._line = clean(line)
         return self._line
 
-    def _tell(self) -> None:
+    def _tell(self, *, but_columns: bool = False) -> None:
         line = self._line
         for entry in tuple(self._subscribers) if line else ():
-            subscriber, wanted = entry
-            if wanted is not None and line["event"] not in wanted:
-                continue
-            try:
-                subscriber(line)
-            except Exception:  # noqa: BLE001 - a subscriber must not be able to stop the run
+            subscriber, wanted, columns = entry
+            if (wanted is None or line["event"] in wanted) and not (but_columns and columns is not None):
+                self._told(entry, functools.partial(subscriber, line))
+
+    def _told(self, entry: tuple[Subscriber, Collection[str] | None, Columns | None], call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception:  # noqa: BLE001 - a subscriber must not be able to stop the run
+            if entry in self._subscribers:
                 self._subscribers.remove(entry)
 
 

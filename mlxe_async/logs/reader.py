@@ -139,9 +139,16 @@ class LiveLog:
     Args:
         path: the log file, which need not be there yet.
         longest: bytes of the longest line that is taken; None: 8 MiB.
+        choose: the lines of a piece that are decoded, of all; all of them, if left out.
     """
 
-    def __init__(self, path: Path, longest: int | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        longest: int | None = None,
+        choose: Callable[[list[bytes]], list[bytes]] = lambda lines: lines,
+    ) -> None:
+        self._choose = choose
         self.is_stale = False
         "A resumption came that makes lines void which were told before: the log is to be read anew."
         self._longest = LONGEST_LINE if longest is None else longest
@@ -166,6 +173,7 @@ class LiveLog:
         lines = self._tail.lines()
         if lines is None:
             return None
+        lines = self._choose(lines)
         events = [event for line in lines if len(line) <= self._longest and (event := event_of(line)) is not None]
         for event in events:
             if (undone := _undone_by(event)) is not None and undone[0] <= undone[1]:

@@ -8,23 +8,28 @@ from typing import Any
 
 from structlog.typing import Processor
 
-from mlxe_async.logs.journal import Journal
+from mlxe_async.logs.journal import Columns, Journal
 
 
 class Subscribers:
     """The subscribers of one run, from before it has a log until its end."""
 
     def __init__(self) -> None:
-        self._callbacks: list[tuple[Callable[[dict[str, Any]], None], Collection[str] | None]] = []
+        self._callbacks: list[tuple[Callable[[dict[str, Any]], None], Collection[str] | None, Columns | None]] = []
         self._processors: list[Processor] = []
         self._queues: list[asyncio.Queue[dict[str, Any] | None]] = []
         self._journal: Journal | None = None
 
-    def add(self, callback: Callable[[dict[str, Any]], None], events: Collection[str] | None) -> None:
-        """Have `callback` called with each line, or with those of some events only."""
-        self._callbacks.append((callback, events))
+    def add(
+        self,
+        callback: Callable[[dict[str, Any]], None],
+        events: Collection[str] | None,
+        columns: Columns | None = None,
+    ) -> None:
+        """Have `callback` called with each line, or with those of some events only; see `Journal.subscribe`."""
+        self._callbacks.append((callback, events, columns))
         if self._journal is not None:
-            self._journal.subscribe(callback, events)
+            self._journal.subscribe(callback, events, columns)
 
     def process(self, processor: Processor) -> None:
         """Have a processor called with each line; see `Journal.process`."""
@@ -49,8 +54,8 @@ class Subscribers:
         self._journal = journal
         for processor in self._processors:
             journal.process(processor)
-        for callback, events in self._callbacks:
-            journal.subscribe(callback, events)
+        for callback, events, columns in self._callbacks:
+            journal.subscribe(callback, events, columns)
 
     def end(self) -> None:
         """No line comes any more."""

@@ -19,6 +19,7 @@ from mlxe_async.ipc.processes.nursery import Nursery
 from mlxe_async.ipc.processes.process import Process
 from mlxe_async.logs import events
 from mlxe_async.logs.events import Event
+from mlxe_async.logs.journal import Columns
 from mlxe_async.logs.subscribers import Subscribers
 from mlxe_async.rows import Array
 from mlxe_async.settings import Settings
@@ -121,14 +122,21 @@ class Supervisor(Answering):
 
     # -- for programs that embed a run ---------------------------------------------------------------------------
 
-    def subscribe(self, callback: Callable[[dict[str, Any]], None], events: Collection[str] | None = None) -> None:
+    def subscribe(
+        self,
+        callback: Callable[[dict[str, Any]], None],
+        events: Collection[str] | None = None,
+        columns: Columns | None = None,
+    ) -> None:
         """Have `callback` called with every line of the log, as a dict, from the loop's thread.
 
         Args:
             callback: called with each line; one that raises is not called again.
             events: names of the events that it is called for, which costs the run less; None: all.
+            columns: called instead where many lines of one event come at once, such as thousands of episodes: with what
+                they share, and with columns of what they do not. With it all come a moment later.
         """
-        self._subscribers.add(callback, events)
+        self._subscribers.add(callback, events, columns)
 
     def add_processor(self, processor: Callable[[Any, str, Any], Any]) -> None:
         """Have one of structlog's processors called with each line of the log before it is written."""

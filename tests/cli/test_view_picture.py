@@ -192,3 +192,16 @@ def test_a_curve_stays_short_and_within_its_values(values, count):
     assert len(points) <= min(count, LONGEST_CURVE)
     assert bool(points) == bool(values and count)
     assert all(min(values) - 1e-6 <= point <= max(values) + 1e-6 for point in points)
+
+
+def test_many_episodes_at_once_are_as_each_by_itself():
+    returns = [float(value % 37) for value in range(1000)]
+    one, many = Picture(), Picture()
+    same = {"event": "episode_end", "mono_ns": 5, "env_steps": 7000, "role": "executor", "idx": 0}
+    for begin in range(0, 1000, 100):
+        columns = {"episodes": range(begin + 1, begin + 101), "episode_return": returns[begin : begin + 100]}
+        many.feed_episodes(same, columns)
+        for number, value in zip(*columns.values(), strict=True):
+            one.feed({**same, "episodes": number, "episode_return": value})
+    assert (many.counts, many.best, many.recent, many.last_ns) == (one.counts, one.best, one.recent, one.last_ns)
+    assert many.returns.points(64) == pytest.approx(one.returns.points(64))

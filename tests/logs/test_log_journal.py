@@ -304,6 +304,34 @@ def test_many_lines_at_once_are_the_same_lines(tmp_path, monkeypatch, odd):
     assert [list(line) for line in heard["together"]] == [list(line) for line in heard["one by one"]]
 
 
+def test_a_subscriber_that_takes_columns_gets_many_lines_at_once_and_others_get_each(path):
+    rows, many, singles = [], [], []
+    with Journal(path, "r") as journal:
+        journal.subscribe(rows.append)
+        journal.subscribe(singles.append, columns=lambda same, columns: many.append((same, columns)))
+        journal.emit_all(EpisodeEnd, SAME, ENDED, "executor", 1)
+        journal.emit(phase())
+    assert [line["event"] for line in singles] == ["phase"]
+    ((same, columns),) = many
+    assert [{**same, **dict(zip(columns, row, strict=True))} for row in zip(*columns.values(), strict=True)] == rows[:3]
+    assert lines_of(path) == rows
+
+
+def test_one_that_raises_over_columns_is_not_called_again(path):
+    heard = []
+
+    def fails(same, columns):
+        heard.append(columns)
+        raise ValueError("no")
+
+    with Journal(path, "r") as journal:
+        journal.subscribe(heard.append, columns=fails)
+        journal.emit_all(EpisodeEnd, SAME, ENDED, "executor", 1)
+        journal.emit_all(EpisodeEnd, SAME, ENDED, "executor", 1)
+    assert len(heard) == 1
+    assert len(lines_of(path)) == 6
+
+
 def test_a_subscriber_may_ask_for_some_events_only(path):
     phases, all_lines = [], []
     with Journal(path, "r") as journal:

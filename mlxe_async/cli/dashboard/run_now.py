@@ -116,6 +116,16 @@ class RunNow:
         if type(ts := line.get("ts")) is str:
             self.last_ts = ts[:LONGEST_NAME]
 
+    def leave_out(self, episodes: Mapping[int, int]) -> None:
+        """Count episodes that were not looked at, by executor."""
+        for index, count in episodes.items():
+            self.lines += count
+            self._count(f"executor {index}", count)
+
+    def _count(self, executor: str, episodes: int) -> None:
+        if executor in self.by_executor or len(self.by_executor) < MOST_PROCESSES:
+            self.by_executor[executor] += episodes
+
     @property
     def state(self) -> str:
         """One word: `running`, `solved`, `finished`, `stopped`, `failed`, `died` or `unknown`."""
@@ -171,10 +181,11 @@ class RunNow:
         self.picture.counts["episodes"] = int(self.episodes)
         value, index = known(line, "episode_return"), known(line, "idx")
         executor = "executor" if index is None else f"executor {index:.0f}"
-        if executor in self.by_executor or len(self.by_executor) < MOST_PROCESSES:
-            self.by_executor[executor] += 1
+        self._count(executor, 1)
         if value is not None:
-            self.moving = KEPT * self.moving + MOVED * value if self.moving else value
+            average = known(line, "average")  # of all episodes, also of those that were not looked at
+            own = KEPT * self.moving + MOVED * value if self.moving else value
+            self.moving = own if average is None else average
             self._recent_sum += value - (self.recent[0] if len(self.recent) == RECENT else 0.0)
             self.recent.append(value)
         seed = known(line, "seed")

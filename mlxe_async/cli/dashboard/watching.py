@@ -22,6 +22,7 @@ from typing import Any
 from mlxe_async.analysis.report.markup import Markup, element
 from mlxe_async.cli.dashboard.panels import ON_DEMAND, PANELS
 from mlxe_async.cli.dashboard.run_now import RunNow
+from mlxe_async.cli.dashboard.thinning import Thinning
 from mlxe_async.errors import MlxeError
 from mlxe_async.logs.reader import LiveLog
 from mlxe_async.storage.run_folder import LOG, is_held
@@ -149,7 +150,8 @@ class Watched:
         self.is_read = False  # up to its present end
         self.failure = ""
         self.seen_at = time.monotonic()
-        self._log = LiveLog(path / LOG, LONGEST_LINE)
+        self._thinning = Thinning()
+        self._log = LiveLog(path / LOG, LONGEST_LINE, self._thinning)
         self._began_at = time.monotonic()
         self._made_at = self._asked_at = float("-inf")
 
@@ -180,6 +182,8 @@ class Watched:
         lines = self._log.more()
         for line in lines or ():
             self.run.feed(line)
+        if lines is not None:
+            self.run.leave_out(self._thinning.left_out)
         return lines
 
     async def _step(self) -> None:
@@ -214,7 +218,8 @@ class Watched:
 
     def _begin_anew(self) -> None:
         self._log.close()
-        self._log = LiveLog(self.path / LOG, LONGEST_LINE)
+        self._thinning = Thinning()
+        self._log = LiveLog(self.path / LOG, LONGEST_LINE, self._thinning)
         self.run, self._began_at = RunNow(self.path.name), time.monotonic()
         self.run.is_held, self.is_read = is_held(self.path), False
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+from collections.abc import Sequence
 
 BUCKET_NS = 10**9
 BUCKETS = 256
@@ -94,6 +96,15 @@ class Curve:
         if len(self._means) == LONGEST_CURVE:
             self._means = [sum(self._means[i : i + 2]) / 2 for i in range(0, LONGEST_CURVE, 2)]
             self._group *= 2
+
+    def add_all(self, values: Sequence[float]) -> None:
+        """The next values, as if they were added one after the other."""
+        at = 0
+        while at < len(values):
+            some = values[at : at + self._group - self._count]
+            at += len(some)
+            self._sum, self._count = self._sum + math.fsum(some[:-1]), self._count + len(some) - 1
+            self.add(some[-1])
 
     def points(self, count: int) -> list[float]:
         """At most `count` values from the first to the last."""

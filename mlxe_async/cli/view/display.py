@@ -10,7 +10,7 @@ import io
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mlxe_async.cli.console import Console
@@ -64,6 +64,15 @@ class Display:
         self._seen_at = self._clock()
         if self._tells:
             self._tell(event)
+
+    def feed_columns(self, same: Mapping[str, Any], columns: Mapping[str, Sequence[Any]]) -> None:
+        """Take note of many events of one kind; see `Journal.subscribe`."""
+        if same.get("event") == "episode_end":
+            self.picture.feed_episodes(same, columns)
+            self._seen_at = self._clock()
+            return
+        for row in zip(*columns.values(), strict=True):
+            self.feed({**same, **dict(zip(columns, row, strict=True))})
 
     def start(self) -> None:
         """Begin to show, in the running loop."""

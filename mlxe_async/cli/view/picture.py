@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,6 +135,16 @@ class Picture:
         """Take note of one event. What is not known, not complete or of a wrong type is passed over."""
         with contextlib.suppress(TypeError, ValueError, AttributeError):
             self._take(event)
+
+    def feed_episodes(self, same: Mapping[str, Any], columns: Mapping[str, Sequence[Any]]) -> None:
+        """Take note of many episodes that ended: what their events share, and columns of what they do not."""
+        self.last_ns = max(self.last_ns, int(_number(same, "mono_ns")))
+        self._at_least({**same, "episodes": columns["episodes"][-1]}, "episodes", "env_steps")
+        returns = [value for value in columns["episode_return"] if value is not None and math.isfinite(value)]
+        if returns:
+            self.returns.add_all(returns)
+            self.recent.extend(returns[-RECENT_EPISODES:])
+            self.best = max(returns) if self.best is None else max(self.best, *returns)
 
     @property
     def is_over(self) -> bool:
