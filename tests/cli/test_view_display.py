@@ -129,7 +129,7 @@ def test_of_a_run_that_never_began_nothing_stays():
 
 def test_the_more_a_picture_costs_the_rarer_it_is(monkeypatch):
     delays = []
-    times = iter([0.0, 0.02, 0.0, 9.0, 0.0, 0.0001])
+    times = iter([0.0, 0.005, 0.0, 9.0, 0.0, 0.0001])
     with terminal() as (stream, _):
         display = Display(Console(stream))
         monkeypatch.setattr(display, "_again", delays.append)

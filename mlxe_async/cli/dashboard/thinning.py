@@ -9,9 +9,12 @@ import math
 import re
 from collections import Counter
 
-MANY, KEPT = 300, 30
+MANY, KEPT = 300, 10
 """Ends of episodes in one piece of a log from which on some are left out, and about how many stay."""
-_EPISODE = re.compile(rb'"event": "episode_end", "role": "executor", "idx": (\d+), .*?"episode_return": (-?[\d.e+-]+),')
+MOST_EXECUTORS = 64
+ENDED = b'"event": "episode_end", "role": "executor", "idx": '
+_EXECUTOR = re.compile(ENDED + rb"(\d{1,9}),")
+_RETURN = re.compile(rb'"episode_return": (-?\d[\d.e+-]{0,40}),')
 
 
 class Thinning:
@@ -23,20 +26,39 @@ class Thinning:
         self._highest = -math.inf
 
     def __call__(self, lines: list[bytes]) -> list[bytes]:
-        """The lines to decode, in their order."""
-        self.left_out.clear()
-        found = [_EPISODE.search(line, 0, 400) for line in lines]
-        ends = sum(one is not None for one in found)
-        if ends < MANY:
+        """The lines to decode, in their order.
+
+        A piece in which anything is not as runs write it is decoded as a whole.
+        """
+        self.left_out = Counter()
+        whole = b"\n".join(lines)
+        found = _RETURN.findall(whole)
+        if len(found) < MANY:
             return lines
-        every, number, kept = ends // KEPT, 0, list[bytes]()
-        for line, one in zip(lines, found, strict=True):
-            if one is not None:
-                number += 1
-                value = float(one[2])
-                if value <= self._highest and number % every and number < ends:
-                    self.left_out[int(one[1])] += 1
-                    continue
-                self._highest = max(self._highest, value)
-            kept.append(line)
-        return kept
+        ends = [*range(len(lines))]
+        if len(found) != len(lines):
+            ends = [place for place, line in enumerate(lines) if ENDED in line]
+        try:
+            returns = [*map(float, found)]
+        except ValueError:
+            return lines
+        kept = {*range(0, len(ends), max(1, len(ends) // KEPT)), len(ends) - 1}
+        if (highest := max(returns)) > self._highest and len(returns) == len(ends):
+            kept.add(returns.index(highest))
+        if (ours := _by_executor(whole, len(ends))) is None or len(returns) != len(ends):
+            return lines
+        self._highest = max(self._highest, highest)
+        told = [_EXECUTOR.search(lines[ends[number]]) for number in kept]
+        ours.subtract(int(one[1]) for one in told if one is not None)
+        self.left_out.update({executor: count for executor, count in ours.items() if count})
+        without = {place for number, place in enumerate(ends) if number not in kept}
+        return [line for place, line in enumerate(lines) if place not in without]
+
+
+def _by_executor(whole: bytes, count: int) -> Counter[int] | None:
+    """How many of so many episodes each executor ended; None where that does not add up."""
+    found, executor = Counter[int](), 0
+    while found.total() < count and executor < MOST_EXECUTORS:
+        found[executor] = whole.count(b"%b%d," % (ENDED, executor))
+        executor += 1
+    return found if found.total() == count else None

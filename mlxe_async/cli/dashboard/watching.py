@@ -32,7 +32,7 @@ MOST_WATCHED = 8
 POLL_S, POLL_ENDED_S = 0.25, 2.0
 LEAST_INTERVAL_S, MOST_INTERVAL_S = 1.0, 10.0
 MOST_CHARACTERS = 2**21  # of a page: more comes of no run that one would look at
-LARGEST_SHARE = 0.01  # of a core, for making pages
+LARGEST_SHARE = 0.0025  # of a core, for making pages
 UNSEEN_S = 60.0  # a log that no page looks at is kept for so long
 ANEW_S = 5.0  # at least between two beginnings
 

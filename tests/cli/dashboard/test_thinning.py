@@ -47,7 +47,7 @@ def test_of_many_some_stand_for_all_and_other_lines_stay(tmp_path):
     assert [line for line in told if line["event"] == "metrics"] == [
         line for line in map(json.loads, lines) if line["event"] == "metrics"
     ]
-    assert KEPT <= sum(line["event"] == "episode_end" for line in told) < 3 * KEPT
+    assert KEPT <= sum(line["event"] == "episode_end" for line in told) < 4 * KEPT
     for line in told:
         run.feed(line)
     run.leave_out(thinning.left_out)
