@@ -6,9 +6,9 @@ serves the page to a reader that listens to its stream. Counted are environment 
 the page's own included, from some seconds after the first update to the end, by `status.json` and by `/proc`.
 
 Told are steps/s and CPU microseconds a step, medians, and of the ratios to `bare` within each round the median and its
-95 % bootstrap interval. Other programs disturb rates most. So the answer is what log, view and page do themselves: all
-of it is done by the supervisor's process and the page's. Their part of the run's CPU time is told, medians; what is more
-of it than in `bare` is the cost. A machine that becomes slower meanwhile makes both slower, and the part stays.
+95 % bootstrap interval. Other programs disturb rates most. So the answer is what log, view and page do themselves, all
+of it in the supervisor's process and the page's. Their part of the run's CPU time is told, medians; what is more of it
+than in `bare` is the cost. A machine that becomes slower meanwhile makes both slower, and the part stays.
 """
 
 from __future__ import annotations

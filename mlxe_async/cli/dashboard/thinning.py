@@ -1,4 +1,4 @@
-"""Which lines of a log a page decodes: of thousands of episodes a second some stand for all.
+"""Choose the lines of a log that a page decodes: of thousands of episodes a second some stand for all.
 
 What is left out is counted for each executor. An episode with the highest return so far is never left out.
 """
@@ -56,7 +56,7 @@ class Thinning:
 
 
 def _by_executor(whole: bytes, count: int) -> Counter[int] | None:
-    """How many of so many episodes each executor ended; None where that does not add up."""
+    """Count the episodes that each executor ended; None where that does not add up to `count`."""
     found, executor = Counter[int](), 0
     while found.total() < count and executor < MOST_EXECUTORS:
         found[executor] = whole.count(b"%b%d," % (ENDED, executor))

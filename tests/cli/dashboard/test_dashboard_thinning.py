@@ -11,7 +11,7 @@ from mlxe_async.logs.journal import Journal
 
 
 def written(path, count, seed=0):
-    """A log of so many episodes of two executors, as runs write it, with other lines between; and their returns."""
+    """A log of `count` episodes of two executors, as runs write it, with other lines between; and their returns."""
     rng, returns = np.random.default_rng(seed), []
     with Journal(path, "x") as journal:
         for begin in range(0, count, 50):
