@@ -203,7 +203,7 @@ _VALUES: tuple[tuple[str, str, Any, Any], ...] = (
     ("logs.export", "wandb with_wandb use_wandb wandb_project_name", ["wandb"], []),
 )
 VALUES = {(name, key): (yes, no) for key, names, yes, no in _VALUES for name in names.split()}
-"""What a key is where a name is true, and where it is false; None: nothing is to be written."""
+"""The value of a key where a name is true, and where it is false; None: nothing is to be written."""
 
 TEXTS: dict[str, dict[str, Any]] = {
     "schedule.kind": {"async": "oa", "asynchronous": "oa", "sync": "is", "synchronous": "is"},

@@ -19,7 +19,7 @@ from mlxe_async.ipc.processes.nursery import Nursery
 from mlxe_async.ipc.processes.process import Process
 from mlxe_async.logs import events
 from mlxe_async.logs.events import Event
-from mlxe_async.logs.journal import Columns
+from mlxe_async.logs.journal import Columns, Subscriber
 from mlxe_async.logs.subscribers import Subscribers
 from mlxe_async.rows import Array
 from mlxe_async.settings import Settings
@@ -120,21 +120,15 @@ class Supervisor(Answering):
         """The run's settings; once it has started, with the defaults that only the probe knows."""
         return self._startup.settings
 
-    # -- for programs that embed a run ---------------------------------------------------------------------------
-
     def subscribe(
-        self,
-        callback: Callable[[dict[str, Any]], None],
-        events: Collection[str] | None = None,
-        columns: Columns | None = None,
+        self, callback: Subscriber, events: Collection[str] | None = None, columns: Columns | None = None
     ) -> None:
         """Have `callback` called with every line of the log, as a dict, from the loop's thread.
 
         Args:
             callback: called with each line; one that raises is not called again.
             events: names of the events that it is called for, which costs the run less; None: all.
-            columns: called instead where many lines of one event come at once, such as thousands of episodes: with what
-                they share, and with columns of what they do not. With it all come a moment later.
+            columns: called instead for many lines at once, with what they share and columns of what they do not.
         """
         self._subscribers.add(callback, events, columns)
 

@@ -45,7 +45,7 @@ class FakeSupervisor:
     def __post_init__(self):
         self.asked = asyncio.Event()
 
-    def subscribe(self, callback, events=None):
+    def subscribe(self, callback, events=None, columns=None):
         self.subscribers.append(callback)
         self.wanted.append(events)
 

@@ -77,7 +77,8 @@ def test_no_such_run_is_told_in_one_line(tmp_path):
     ways = '"runs list" names them; of runs elsewhere give the path, or --dir FOLDER'
     assert done.stderr == f'there is no run "nothing", {where}; {ways}\n'
     for day in (1, 2):
-        (tmp_path / "runs" / f"2026010{day}T000000Z-nothing").mkdir(parents=True)
+        (folder := tmp_path / "runs" / f"2026010{day}T000000Z-nothing").mkdir(parents=True)
+        (folder / "log.jsonl").touch()
     done = command("follow", "nothing", folder=tmp_path)
     assert done.stderr.startswith("nothing is runs/20260102T000000Z-nothing\n")  # the newest one of that name
 
