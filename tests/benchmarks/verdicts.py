@@ -71,14 +71,8 @@ ROWS = {
     "forty epochs, is": Planted(("learner",), algorithm={"epochs": 40, "minibatch": 64}),
     "forty epochs, oa": Planted(("learner",), {}, OA, {"epochs": 40, "minibatch": 64}),
     "tiny minibatches": Planted(("learner",), algorithm={"minibatch": 4}),
-    "a memory with a process of its own": Planted(
-        ("memorizer",),
-        {},
-        {**OA, "memorizer": "own"},
-        {"name": "dqn", "layers": [4], "batch": 2048, "train_every": 64, "start_rows": 2048, "prioritised": True},
-    ),
     "a slow disk": Planted(
-        ("executors",),
+        ("rounds",),  # whose end waits for the disk
         wrapped("Burns"),
         {**IS, "executors": 1},
         others={"checkpoint": {"interval_steps": 256}},
