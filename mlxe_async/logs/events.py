@@ -161,7 +161,7 @@ class Hang(Event):
     stuck_s: Annotated[float, "Seconds by which it has outstayed its limit."]
     limit_s: Annotated[float, "Seconds it was allowed."]
     call: Annotated[str, "What it was doing: make, reset, step, act, update, ..., or what it was asked for."] = ""
-    key: Annotated[str, "The setting that has this limit; empty if none has."] = ""
+    setting: Annotated[str, "The one that has this limit; empty if none has."] = ""
 
 
 @dataclass(frozen=True)

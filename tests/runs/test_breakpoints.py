@@ -30,10 +30,12 @@ name = "stops:Stops"
 [schedule]
 kind = "serial"
 executors = 1
-update_timeout_s = 2.0
 [stop]
 env_steps = 2000
 """
+PAGES = "[one for one in __import__('gc').get_objects() if type(one).__name__ == 'ProgressPage']"
+LATE = f"p 'late', [one.overdue(10**20) for one in {PAGES}]\n"
+"""Asks each progress page what the supervisor asks it, ages later: by how much its call has outstayed its limit."""
 
 
 @pytest.fixture
@@ -79,10 +81,12 @@ def test_under_serial_a_debugger_has_the_terminal_for_as_long_as_it_is_used(begu
     read_until(terminal, "(Pdb)")
     os.write(terminal, b"p 'the answer is', answer\n")
     assert "('the answer is', 42)" in read_until(terminal, "(Pdb)")
-    os.write(terminal, b"import time; time.sleep(2.5)\n")  # longer than an update may take
-    read_until(terminal, "(Pdb)")
+    os.write(terminal, LATE.encode())
+    assert "('late', [None])" in read_until(terminal, "(Pdb)")
     os.write(terminal, b"c\n")
-    assert "finished (env_steps)" in read_until(terminal, "\0")
+    said = read_until(terminal, "\0")
+    assert "finished (env_steps)" in said
+    assert "started again" not in said
     assert process.wait(60) == 0
 
 

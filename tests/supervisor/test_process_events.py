@@ -5,8 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from mlxe_async import read_log
 from mlxe_async.errors import ProtocolError
 from mlxe_async.ipc.processes.life import Hang
+from mlxe_async.logs.journal import Journal
 from mlxe_async.supervisor.handles.process_events import ProcessEvents
 from mlxe_async.supervisor.plan.budget import Counters
 from mlxe_async.supervisor.recording.steps import Ended, NoRecorder
@@ -57,7 +59,7 @@ def test_a_fault_of_an_environment_is_told_if_it_is_whole_and_of_an_executor_of_
 
 
 @pytest.mark.parametrize(
-    ("call", "limit_s", "key"),
+    ("call", "limit_s", "setting"),
     [
         ("step", 5.0, "schedule.step_timeout_s"),
         ("step", 60.0, "schedule.reset_timeout_s"),  # the first step of an episode
@@ -66,13 +68,15 @@ def test_a_fault_of_an_environment_is_told_if_it_is_whole_and_of_an_executor_of_
         ("evaluate", 60.0, ""),
     ],
 )
-def test_a_hang_is_told_with_the_setting_that_has_its_limit(call, limit_s, key):
-    told = []
-    listener = listening(SimpleNamespace(emit=lambda event, *about: told.append(event)))
+def test_a_hang_is_told_with_the_setting_that_has_its_limit(tmp_path, call, limit_s, setting):
+    journal = Journal(tmp_path / "log.jsonl", "x")
+    listener = listening(SimpleNamespace(emit=journal.emit))
     schedule = SimpleNamespace(step_timeout_s=5.0, reset_timeout_s=60.0, update_timeout_s=30.0)
     listener._run.settings = SimpleNamespace(schedule=schedule)
     listener.hang(SimpleNamespace(name="mlxe-exe-0", pid=7), Hang(call, limit_s, 0.2))
-    assert [event.key for event in told] == [key]
+    journal.close()
+    (line,) = read_log(tmp_path / "log.jsonl")
+    assert (line["setting"], line["limit_s"]) == (setting, limit_s)
 
 
 @pytest.mark.parametrize(

@@ -335,7 +335,7 @@ class Picture:
         self.faults[str(event["event"])] += 1
         said = next((event[key] for key in _SAYING if event.get(key)), "")
         if event["event"] == "hang" and said:
-            limit = f"{_number(event, 'limit_s'):g} s" + (f", {event['key']}" if event.get("key") else "")
+            limit = f"{_number(event, 'limit_s'):g} s" + (f", {event['setting']}" if event.get("setting") else "")
             said = f"hangs in {said}, its limit is {limit}"
         index = event.get("idx")
         who = _text(event.get("process") or f"{event.get('role')}{'' if index is None else f' {index}'}")

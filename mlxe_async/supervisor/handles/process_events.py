@@ -139,12 +139,12 @@ class ProcessEvents(ProcessListener):
                 stuck_s=round(hang.stuck_s, 3),
                 limit_s=hang.limit_s,
                 call=hang.call,
-                key=self._key_of(hang),
+                setting=self._setting_of(hang),
             ),
             *role_of(process.name),
         )
 
-    def _key_of(self, hang: Hang) -> str:
+    def _setting_of(self, hang: Hang) -> str:
         """The setting that a limit comes from; the first step of an episode has that of resets."""
         schedule = self._run.settings.schedule
         names = {"update": ("update_timeout_s",), "step": ("step_timeout_s", "reset_timeout_s")}
