@@ -72,7 +72,7 @@ ROWS = {
     "forty epochs, oa": Planted(("learner",), {}, OA, {"epochs": 40, "minibatch": 64}),
     "tiny minibatches": Planted(("learner",), algorithm={"minibatch": 4}),
     "a slow disk": Planted(
-        ("rounds",),  # whose end waits for the disk
+        ("disk",),
         wrapped("Burns"),
         {**IS, "executors": 1},
         others={"checkpoint": {"interval_steps": 256}},
