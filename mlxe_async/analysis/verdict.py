@@ -27,6 +27,8 @@ PACED = 0.5  # of the time spent between all stages: rounds are too short
 SHORT_S = 0.01  # of a round: what is done once in each takes most of it
 TESTED = 0.15  # of the CPU time spent on tests, where cores are short: fewer tests pay
 FEW_TESTS = 0.05  # of it, after that advice
+SAVED = 0.3  # of the time spent on checkpoints, for which all wait: the disk is the limit if nothing takes more
+RARER = 10  # times as long between two checkpoints, as advised
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,8 @@ class Setup:
         rounds: number of versions that were learned; 0: not known.
         may_differentiate: executors could make the gradients, and do not yet.
         tests_every: environment steps from one test to the next; 0: not known, or there are none.
+        saving_s: seconds in which all waited for whole checkpoints.
+        saved_every: the setting that says how often these are made, and its value.
     """
 
     kind: str
@@ -89,6 +93,8 @@ class Setup:
     rounds: int = 0
     may_differentiate: bool = False
     tests_every: int = 0
+    saving_s: float = 0.0
+    saved_every: tuple[str, float] = ("", 0.0)
 
     @property
     def in_rounds(self) -> bool:
@@ -124,7 +130,7 @@ def verdict(spent: Sequence[Spent], setup: Setup) -> Verdict:
     share = {_name(one): round(min(1.0, one.worked / wall), 4) for one in spent}
     lanes = [one for one in spent if one.at("executors") > 0]
     case = _Case(setup, wall, totals, lanes, spent)
-    found = case.starved() or case.straggler() or case.slowest()
+    found = case.starved() or case.saving() or case.straggler() or case.slowest()
     sentence = _sentence(*found) + (_OPTION if found[0] == "learner" and setup.may_differentiate else "")
     return Verdict(found[0], share, sentence, dict(found[2]), found[3])
 
@@ -190,6 +196,15 @@ class _Case:
         if used < 0.8 * setup.cores:
             return "cores", f"{seen}, and this run used {used:.1f} of {setup.cores}: other programs take them", {}, None
         return "cores", f"{seen}: this run has work for more than its {setup.cores}", {}, None
+
+    def saving(self) -> _Found | None:
+        """Checkpoints, which all wait for, take longer than any work."""
+        setup, (key, value) = self._setup, self._setup.saved_every
+        if setup.saving_s <= max(SAVED * self._wall, *self._path.values()) or not key:
+            return None
+        seen = f"saving checkpoints takes {setup.saving_s / self._wall:.0%} of the time, and all wait for the disk"
+        after = self._wall - setup.saving_s * (1 - 1 / RARER)
+        return "disk", seen, {key: type(value)(RARER * value)}, self._wall / after
 
     def straggler(self) -> _Found | None:
         """One executor is far slower than the others, which wait for it."""
@@ -313,6 +328,7 @@ _WITHOUT = {
     "evaluator": "fewer or shorter tests would help",
     "cores": "fewer processes beside it would help",
     "straggler": "look at what its environments do",
+    "disk": "rarer checkpoints would help",
     "rounds": 'longer rollouts (schedule.sync = "rollout") or schedule.kind = "oa" would help',
 }
 _OPTION = '; or schedule.gradients = "executors", which has them make the gradients'
@@ -322,6 +338,8 @@ _NOTES = {
     "schedule.rollout_steps": "each update then learns from more rows",
     "schedule.kind": "what is learned then depends on who is faster",
     "evaluation.interval_steps": "fewer versions are tested",
+    "checkpoint.interval_steps": "a run that dies has more to do again",
+    "checkpoint.interval_s": "a run that dies has more to do again",
 }
 
 

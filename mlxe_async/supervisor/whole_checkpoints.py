@@ -77,7 +77,9 @@ class WholeCheckpoints:
         weights = self._run.published()
         if weights is None:
             return False
+        began = time.monotonic()
         saved = await self._save(*weights)
+        self._parts.due.saving_s += time.monotonic() - began
         self._failures = 0 if saved else self._failures + 1
         if self._failures >= FAILURES_IN_A_ROW and self._run.settings.supervision.on_checkpoint_failure == "stop":
             raise ResourceError(

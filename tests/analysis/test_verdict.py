@@ -141,6 +141,19 @@ def test_tests_that_take_the_cores_are_named_with_their_key_and_a_round_number()
     assert verdict(spent, setup("oa", cores=2)).change == {}
 
 
+@pytest.mark.parametrize("saved_every", [("checkpoint.interval_steps", 256), ("checkpoint.interval_s", 30.0)])
+def test_checkpoints_that_take_longer_than_any_work_are_told_as_the_disk(saved_every):
+    key, value = saved_every
+    spent = [executor(0, stepping=1.0, waiting=9.0), learner(updating=0.5, waiting=9.5)]
+    found = verdict(spent, setup(executors=1, saving_s=8.0, saved_every=saved_every))
+    assert (found.limit, found.change) == ("disk", {key: 10 * value})
+    assert found.predicted == pytest.approx(10 / (10 - 8 * 0.9))
+    assert "saving checkpoints takes 80% of the time, and all wait for the disk" in found.sentence
+    seldom = verdict(spent, setup(executors=1, saving_s=0.9, saved_every=saved_every))
+    assert seldom.limit == "rounds"
+    assert verdict(spent, setup(executors=1, saving_s=8.0)).limit == "rounds"
+
+
 def test_rounds_that_are_all_beginning_and_end_should_be_longer():
     spent = [executor(i, stepping=1.0, waiting=9.0) for i in range(2)] + [learner(updating=1.0, waiting=9.0)]
     found = verdict(spent, setup(rollout_steps=5))

@@ -23,6 +23,8 @@ class CheckpointDue:
     def __init__(self, table: Checkpoint, counters: Counters, round_rows: int | None) -> None:
         self._table, self._counters, self._round_rows = table, counters, round_rows
         self._boundary_steps, self._recent = counters.env_steps, deque[int](maxlen=RECENT_ROUNDS)
+        self.saving_s = 0.0
+        "Seconds in which the run waited for checkpoints."
         self.note_saved()
 
     def note_saved(self) -> None:

@@ -10,7 +10,7 @@ from mlxe_async.cores import usable_cores
 from mlxe_async.ipc.shared.latencies import histogram, quantiles
 from mlxe_async.logs import events
 from mlxe_async.schedules.soundness import Facts, verdicts
-from mlxe_async.settings import Settings
+from mlxe_async.settings import Checkpoint, Settings
 from mlxe_async.settings.rules import contradictions
 from mlxe_async.supervisor.assembly import Assembly
 from mlxe_async.supervisor.context import RunContext
@@ -52,7 +52,16 @@ def _setup(run: RunContext, parts: Assembly) -> Setup:
         rounds=run.counters.version - parts.versions_before,
         may_differentiate=may_differentiate(run.settings, run.blueprint.facts),
         tests_every=run.counters.env_steps // tests if tests else 0,
+        saving_s=parts.due.saving_s,
+        saved_every=_saved_every(run.settings.checkpoint),
     )
+
+
+def _saved_every(checkpoint: Checkpoint) -> tuple[str, float]:
+    """The setting that says how often whole checkpoints are made; empty where none does."""
+    if checkpoint.interval_steps:
+        return "checkpoint.interval_steps", checkpoint.interval_steps
+    return ("checkpoint.interval_s", checkpoint.interval_s) if checkpoint.interval_s else ("", 0.0)
 
 
 def may_differentiate(settings: Settings, facts: Mapping[str, Any]) -> bool:
