@@ -12,10 +12,12 @@ import uvloop
 from mlxe_async.analysis import study
 from mlxe_async.analysis.exporters import TARGETS, exporter_to
 from mlxe_async.analysis.exporters.job import Job
+from mlxe_async.analysis.past_runs import NAME
 from mlxe_async.cli import export_policy
 from mlxe_async.cli.arguments import RUN, Parser
-from mlxe_async.errors import NotFound
+from mlxe_async.errors import NotFound, RunFailed
 from mlxe_async.logs.reader import log_of
+from mlxe_async.storage.files import PLAIN_NAME
 from mlxe_async.storage.run_folder import LOG
 from mlxe_async.storage.safe_text import visible
 
@@ -83,9 +85,15 @@ def _runs_of(folder: Path) -> dict[str, str]:
 
     Raises:
         NotFound: it has kept none.
-        RunFailed: a file of it is damaged.
+        RunFailed: a file of it is damaged, or names what is no plain name.
     """
     outcomes = study.stored_outcomes(folder)
+    odd = [one.name for one in outcomes if not PLAIN_NAME.fullmatch(one.name)]
+    odd += [one.run for one in outcomes if one.run and not NAME.fullmatch(one.run)]
+    if odd:  # it may be from elsewhere: names become paths
+        raise RunFailed(
+            f"{visible(str(folder), 200)}: got {visible(repr(odd[0]), 60)} for a run, expected a plain name"
+        )
     named = {str(folder / study.RUNS / one.run): f"{one.name}-seed-{one.seed}" for one in outcomes if one.run}
     kept = {run: name for run, name in named.items() if (Path(run) / LOG).is_file()}
     if not kept:

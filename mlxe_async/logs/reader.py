@@ -139,7 +139,7 @@ class LiveLog:
     Args:
         path: the log file, which need not be there yet.
         longest: bytes of the longest line that is taken; None: 8 MiB.
-        choose: the lines of a piece that are decoded, of all; all of them, if left out.
+        choose: the lines of a piece that are decoded, of all; all, if left out, and of a run that was resumed.
     """
 
     def __init__(
@@ -173,7 +173,8 @@ class LiveLog:
         lines = self._tail.lines()
         if lines is None:
             return None
-        lines = self._choose(lines)
+        if not self._ranges:  # else each line may be void
+            lines = self._choose(lines)
         events = [event for line in lines if len(line) <= self._longest and (event := event_of(line)) is not None]
         for event in events:
             if (undone := _undone_by(event)) is not None and undone[0] <= undone[1]:

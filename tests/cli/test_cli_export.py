@@ -69,6 +69,17 @@ def test_of_a_study_the_runs_that_count_are_written_under_their_settings_name_an
     assert "has kept none of its runs" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("name", "run"), [("../../out", "x"), ("is", "../../x"), ("is", "/etc"), ("a/b", "x")])
+def test_a_study_from_elsewhere_cannot_lead_to_other_folders(tmp_path, capsys, name, run):
+    with StudyFolder(tmp_path / "cmp") as kept:
+        kept.write_plan(Plan((), (1,), (), timeout_s=7.5, keep_runs=True, d2=False, rerun=False))
+        kept.store(Arm("is", "/x", (), "k"), Outcome(name, 1, True, True, True, "solved", run=run), "program")
+    (tmp_path / "cmp" / "runs").mkdir(exist_ok=True)
+    assert main(["export", "cmp", "--to", "csv"]) == 3
+    assert "for a run, expected a plain name" in capsys.readouterr().err
+    assert not (tmp_path / "csv").exists()
+
+
 def test_of_a_run_that_was_killed_all_whole_lines_are_there_and_when_it_died_is_said(tmp_path, capsys):
     folder = folder_of("runs", [run_start(), episode(1, 2.0), episode(3, 4.0)], torn='{"event": "episode_end", "ts"')
     assert main(["export", "latest", "--to", "csv"]) == 0

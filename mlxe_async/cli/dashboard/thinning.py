@@ -21,16 +21,19 @@ class Thinning:
     """Leaves out ends of episodes where there are many in a piece of a log."""
 
     def __init__(self) -> None:
-        self.left_out: Counter[int] = Counter()
-        "Episodes that were left out of the last piece, by executor."
+        self._left_out: Counter[int] = Counter()
         self._highest = -math.inf
+
+    def taken(self) -> Counter[int]:
+        """Return the episodes that were left out since this was asked last, by executor."""
+        found, self._left_out = self._left_out, Counter()
+        return found
 
     def __call__(self, lines: list[bytes]) -> list[bytes]:
         """The lines to decode, in their order.
 
         A piece in which anything is not as runs write it is decoded as a whole.
         """
-        self.left_out = Counter()
         whole = b"\n".join(lines)
         found = _RETURN.findall(whole)
         if len(found) < MANY:
@@ -50,7 +53,7 @@ class Thinning:
         self._highest = max(self._highest, highest)
         told = [_EXECUTOR.search(lines[ends[number]]) for number in kept]
         ours.subtract(int(one[1]) for one in told if one is not None)
-        self.left_out.update({executor: count for executor, count in ours.items() if count})
+        self._left_out.update({executor: count for executor, count in ours.items() if count})
         without = {place for number, place in enumerate(ends) if number not in kept}
         return [line for place, line in enumerate(lines) if place not in without]
 

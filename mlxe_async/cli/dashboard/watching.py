@@ -182,8 +182,7 @@ class Watched:
         lines = self._log.more()
         for line in lines or ():
             self.run.feed(line)
-        if lines is not None:
-            self.run.leave_out(self._thinning.left_out)
+        self.run.leave_out(self._thinning.taken())
         return lines
 
     async def _step(self) -> None:
