@@ -6,6 +6,7 @@ import shlex
 
 import numpy as np
 import pytest
+from cli_tools import command as run_command
 
 import mlxe_async
 from mlxe_async import Supervisor, cli, load_settings
@@ -173,3 +174,18 @@ def test_a_task_that_there_is_not_is_told_beside_other_mistakes(env, said, tmp_p
     assert len(lines) == 3
     assert f'{file}:2: task.env: there is no environment "{env}"' in lines[2]
     assert said in lines[2]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "table", "told"),
+    [
+        ("ppo", "gama = 0.9", ["algorithm.gama: got 0.9"]),
+        ("APPO", "gamma = 0.9\n[schedule]\nnum_workers = 2", ["algorithm.name: got", "algorithm.gamma", "num_workers"]),
+    ],
+)
+def test_a_task_that_there_is_not_is_told_beside_all_other_mistakes(tmp_path, algorithm, table, told):
+    (tmp_path / "a.toml").write_text(f'[task]\nenv = "Nope-v0"\n[algorithm]\nname = "{algorithm}"\n{table}\n')
+    done = run_command("a.toml", "--check", folder=tmp_path)
+    assert done.returncode == 2
+    for one in (*told, 'there is no environment "Nope-v0"'):
+        assert one in done.stderr

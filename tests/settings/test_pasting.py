@@ -67,7 +67,7 @@ def test_what_is_offered_for_an_option_is_accepted(algorithm, value, tmp_path):
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn", "sac", "impala"])
 @pytest.mark.parametrize("value", ["True", "4"])
 def test_what_is_offered_for_a_key_is_accepted(algorithm, value, tmp_path):
-    value = parsed(value)
+    value, keys = parsed(value), 0
     for name in sorted({*SYNONYMS, *ABSENT} - {"run"}):
         tree = {"task": {"env": "CartPole-v1"}, "algorithm": {"name": algorithm}}
         own = load_algorithm(algorithm).Settings.model_fields
@@ -80,6 +80,7 @@ def test_what_is_offered_for_a_key_is_accepted(algorithm, value, tmp_path):
         if not offered:
             assert re.search(r"; |did you mean", problem.message), problem.message
             continue
+        keys += 1
         given = tomllib.loads(f"value = {offered[2]}")["value"] if offered[2] else value
         beside = re.search(r"\(with ([\w.]+) = (.+?)[;)]", problem.message)
         del tree["algorithm"][name]
@@ -91,6 +92,7 @@ def test_what_is_offered_for_a_key_is_accepted(algorithm, value, tmp_path):
         is_told_next = "got " in said and ("expected one of" not in said or offered[1] == "algorithm.name")
         assert not said or is_told_next, (problem.message, said)
         assert "has no effect" not in said
+    assert keys >= 100
 
 
 @pytest.mark.parametrize(
