@@ -138,15 +138,16 @@ class FlatOptimiser:
 
     def _step_here(self) -> None:
         import torch
-        from torch.optim.radam import radam
 
         beta1, beta2 = self._betas
-        moments = [self.first_moment], [self.second_moment]
         with torch.no_grad():
             if self._kind == "rmsprop":
                 self.steps += 1
                 self._rmsprop(self.learning_rate)
             elif self._kind == "radam":
+                from torch.optim.radam import radam
+
+                moments = [self.first_moment], [self.second_moment]
                 radam(
                     [self._weights],
                     [self.gradient],

@@ -31,6 +31,10 @@ from mlxe_async.rows import Array
 
 HEADS = ("actor", "critic")
 COLUMNS = ("log_prob", "action")
+UNKNOWN = ("ends", "ended", "missing")
+"""What `rollouts.unknown` tells, as columns."""
+LEARNED = ("obs", "next_obs", "reward", "valid", *COLUMNS, *UNKNOWN)
+"""The columns that a piece of whole sequences is learned from."""
 MEASURES = ("policy_loss", "value_loss", "entropy", "explained_variance")
 Measured = tuple[float, float, float, float, Floats, Floats]
 """Of a minibatch: the four of `MEASURES`, log pi (M,) and log mu (M,)."""
@@ -170,7 +174,7 @@ class PPOTwin:
     def _by_arrays(self, batch: Rows, rate: float, quick: Quick) -> Metrics:
         s, measured = self._ppo.settings, []
         if s.minibatches == "sequences":
-            steps = (self._at_once(piece, quick) for piece in self._pieces(batch))
+            steps = (self._at_once(piece, quick) for piece in self._sequences(batch))
         else:
             steps = (self._minibatch(rows, quick) for rows in self._shuffled(self._with_advantages(batch, quick)))
         for found in steps:
@@ -185,6 +189,11 @@ class PPOTwin:
     def _pieces(self, batch: Rows) -> Iterator[Rows]:
         for _ in range(self._ppo.settings.epochs):
             yield from rollouts.columns(batch, self._ppo.settings.minibatch)
+
+    def _sequences(self, batch: Rows) -> Iterator[Rows]:
+        """The same, with what follows from the rows alone found once for all of them."""
+        known = {**batch, **dict(zip(UNKNOWN, rollouts.unknown(batch), strict=True))}
+        return self._pieces({name: known[name] for name in LEARNED})
 
     def _shuffled(self, rows: Rows) -> Iterator[Rows]:
         count, s = len(rows["action"]), self._ppo.settings
@@ -208,23 +217,27 @@ class PPOTwin:
 
     def _at_once(self, batch: Rows, quick: Quick) -> Measured:
         """The same of sequences (T, B, ...), by one evaluation: its values make the advantages, its loss the step."""
-        s, valid = self._ppo.settings, batch["valid"].astype(bool)
-        ends, ended, missing = rollouts.unknown(batch)
+        s, shape = self._ppo.settings, batch["valid"].shape
+        ends, ended, missing = (batch[name] for name in UNKNOWN)
         outputs = quick.forward(self._shown(batch["obs"]), self._shown(batch["next_obs"][missing]))
-        value = outputs["critic"][: valid.size, 0].reshape(valid.shape)
-        next_value = rollouts.following(value, outputs["critic"][valid.size :, 0], missing)
+        rows = batch["valid"].size
+        value = outputs["critic"][:rows, 0].reshape(shape)
+        next_value = rollouts.following(value, outputs["critic"][rows:, 0], missing)
         arrays = (batch["reward"], value, next_value, ended, ends)
         advantage = returns.generalised_advantage(*arrays, s.discount, s.gae_lambda)
         columns = {"advantage": advantage, "target": advantage + value} | {name: batch[name] for name in COLUMNS}
-        rows = as_columns({name: column[valid] for name, column in columns.items()})
-        mask, back = valid.reshape(-1), {head: np.zeros_like(out[: valid.size]) for head, out in outputs.items()}
-        known = (rows[name] for name in ("action", "log_prob", "advantage", "target"))
-        found, measured = self._gradient(*(outputs[h][: valid.size][mask] for h in HEADS), *known)
-        for head, one in zip(HEADS, found, strict=True):
-            back[head][mask] = one
+        some = np.flatnonzero(batch["valid"])
+        known = as_columns({name: column.reshape(-1).take(some) for name, column in columns.items()})
+        given = (known[name] for name in ("action", "log_prob", "advantage", "target"))
+        found, measured = self._gradient(*(outputs[head].take(some, axis=0) for head in HEADS), *given)
+        back = dict(zip(HEADS, found, strict=True))
+        if len(some) < rows:
+            back = {head: np.zeros((rows, one.shape[1]), np.float32) for head, one in back.items()}
+            for head, one in zip(HEADS, found, strict=True):
+                back[head][some] = one
         self._ppo.optimiser.zero_grad()
         quick.backward(back)
-        return *measured, rows["log_prob"]
+        return *measured, known["log_prob"]
 
     def _with_advantages(self, batch: Rows, quick: Quick) -> Rows:
         """As `PPO.with_advantages`, the columns alone that the loss needs."""

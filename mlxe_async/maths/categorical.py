@@ -5,9 +5,21 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+MANY, FEW = 64, 16
+"""Rows from which on, and actions up to which, sums over the actions are taken as sums of long rows."""
+
+
+def _is_long(rows: NDArray[np.floating]) -> bool:
+    return rows.ndim == 2 and len(rows) >= MANY and rows.shape[1] <= FEW
+
 
 def log_softmax(logits: NDArray[np.floating]) -> NDArray[np.floating]:
     """Log-probabilities (..., A) of actions in proportion to exp(logits); finite for any finite logits."""
+    if _is_long(logits):
+        columns = np.ascontiguousarray(logits.T)
+        columns = columns - columns.max(0)
+        columns -= np.log(np.exp(columns).sum(0))
+        return np.asarray(columns.T)
     result: NDArray[np.floating] = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
     return result
 
@@ -28,6 +40,10 @@ def by_action(logits: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray
 
 def sample(log_probs: NDArray[np.floating], rng: np.random.Generator) -> NDArray[np.int64]:
     """One action (B,) per row of log-probabilities (B, A), by inverting the cumulative distribution."""
+    if _is_long(log_probs):
+        columns = np.exp(log_probs.T).cumsum(0)
+        below: NDArray[np.int64] = (columns <= rng.random(len(log_probs)) * columns[-1]).sum(0)
+        return below
     reach = np.exp(log_probs).cumsum(-1)
     # Scaled by the sum, which rounding keeps from being exactly 1, so that the last action is never overshot.
     actions: NDArray[np.int64] = (reach <= rng.random((len(reach), 1)) * reach[:, -1:]).sum(-1)

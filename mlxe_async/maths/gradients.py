@@ -13,7 +13,9 @@ def clip_grad_norm_(gradient: torch.Tensor, longest: float) -> torch.Tensor:
 
     With `longest` 0 it is left as it is. The direction never changes.
     """
-    norm: torch.Tensor = gradient.norm()
+    import torch
+
+    norm: torch.Tensor = torch.linalg.vector_norm(gradient)
     if longest and gradient.device.type == "cpu":
         if (length := norm.item()) > longest:
             gradient.mul_(longest / length)

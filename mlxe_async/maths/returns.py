@@ -230,8 +230,14 @@ def generalised_advantage(
         raise ValueError(f"generalised_advantage: shapes differ, reward {reward.shape}, value {value.shape}")
     advantage: Doubles = np.asarray(reward + discount * next_value * (1.0 - terminated) - value, np.float64)
     carry = discount * lambda_ * (1.0 - ends)
-    for t in reversed(range(len(advantage) - 1)):
-        advantage[t] += carry[t] * advantage[t + 1]
+    if advantage.ndim == 1:
+        for t in reversed(range(len(advantage) - 1)):
+            advantage[t] += carry[t] * advantage[t + 1]
+        return advantage
+    # Rows as arrays of their own: looking each up by its number takes longer than a short row's sum.
+    rows, kept = [*advantage], np.empty_like(advantage[0])
+    for now, later, factor in zip(rows[-2::-1], rows[:0:-1], [*carry][-2::-1], strict=True):
+        now += np.multiply(factor, later, out=kept)
     return advantage
 
 

@@ -164,7 +164,9 @@ def moments(numbers: NDArray[Any]) -> tuple[float, float]:
     Each worker is asked once, so a minibatch costs one exchange.
     """
     known = np.asarray(numbers, np.float64)
-    rows, centre, squares = float(len(known)), float(known.mean()), float(known.var()) * len(known)
+    rows, centre = float(len(known)), float(known.mean())
+    off = known - centre
+    squares = float(off.dot(off))
     parts = [part.tolist() for part in gathered(np.array([rows, centre, squares]))]
     rows, centre, squares = parts[0]
     for more, other, spread in parts[1:]:
