@@ -32,7 +32,7 @@ from mlxe_async.rows import Array
 HEADS = ("actor", "critic")
 COLUMNS = ("log_prob", "action")
 UNKNOWN = ("ends", "ended", "missing")
-"""What `rollouts.unknown` tells, as columns."""
+"""`rollouts.unknown` tells these, as columns."""
 LEARNED = ("obs", "next_obs", "reward", "valid", *COLUMNS, *UNKNOWN)
 """The columns that a piece of whole sequences is learned from."""
 MEASURES = ("policy_loss", "value_loss", "entropy", "explained_variance")

@@ -467,6 +467,7 @@ class Pushes(Event):
     lost: Annotated[int, "Pushes that died with a process."] = 0
     outliers: Annotated[int, "Pushes whose loss was further off than schedule.max_loss_deviations."] = 0
     given_up: Annotated[int, "Pushes that gave way to newer ones, or waited for others at the end."] = 0
+    beaten: Annotated[int, "Networks whose score was not the highest so far."] = 0
     waiting: Annotated[int, "Pushes that wait for the learner."] = 0
 
 

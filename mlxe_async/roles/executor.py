@@ -486,6 +486,11 @@ class Executor:
 
     # -- parts of a rollout ---------------------------------------------------------------------------------------
 
+    def adopt(self, flat: Array) -> None:
+        """Act by these weights (P,) from the next rollout on, until newer ones are published; copied."""
+        self._flat[...] = flat
+        self.algorithm.load(self._flat)
+
     def _take_weights(self, version: int | None) -> None:
         if self._weights.latest() != self.version:
             read = self._weights.read(self._flat)

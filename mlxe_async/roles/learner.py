@@ -29,7 +29,7 @@ from mlxe_async.maths import together
 from mlxe_async.maths.normaliser import Moments
 from mlxe_async.roles.keeping import StateKeeper, Store
 from mlxe_async.roles.likeness import Likeness
-from mlxe_async.roles.promotion import OnlinePromotion, Promotion
+from mlxe_async.roles.promotion import OnlinePromotion, Promotion, Score
 from mlxe_async.roles.quantiles import Quantiles
 from mlxe_async.roles.states import expect_counts, expect_numbers, take_up
 from mlxe_async.roles.team import Team
@@ -106,7 +106,7 @@ class Learner:
         last_good: Array | None = None,
         store: Store | None = None,
         keep_every: int = 1,
-        promotion: Promotion | OnlinePromotion | None = None,
+        promotion: Promotion | OnlinePromotion | Score | None = None,
         fast: bool = True,
         audit_every: int = 0,
         notify: Callable[[dict[str, Any]], None] = lambda _notice: None,

@@ -13,6 +13,7 @@ restart goes on counting where its predecessor was killed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -143,3 +144,31 @@ class OnlinePromotion:
 def remarked(flat: Array, result: float, version: int) -> Array:
     """Weights (P,) of a version with its result, as they lie on the shelf (P + `REMARKS`,)."""
     return np.concatenate([flat, np.array([result, version, 0], np.float32)], dtype=np.float32)
+
+
+class Score:
+    """The score of the network that was promoted last, see `roles.best_score`; nothing is gone back to."""
+
+    best: Array | None = None
+
+    def __init__(self) -> None:
+        self.highest = -math.inf
+
+    @property
+    def kept(self) -> Array | None:
+        """A 1 and the score (2,); None before the first."""
+        return None if self.highest == -math.inf else np.array([1.0, self.highest])
+
+    def known(self, parameters: int) -> Array:  # noqa: ARG002 - the same verb as `promotion.Promotion`'s
+        """The same, zeros before the first."""
+        return np.zeros(2) if self.kept is None else self.kept
+
+    def go_on(self, kept: Array | None) -> None:
+        """Take up what a predecessor kept; None: nothing."""
+        self.highest = -math.inf if kept is None or not kept[0] else float(kept[1])
+
+    def judge(self, result: float, version: int, flat: Array) -> None:
+        """Nothing: weights are not gone back to."""
+
+    def taken_back(self, iterations: int) -> None:
+        """Nothing, as before."""

@@ -72,7 +72,7 @@ class Pushing:
 
     def __init__(self, lane: int, seed: int, *, replays: bool = False) -> None:
         self.lane, self.part = lane, (0 if replays else lane, 1)
-        self._seed, self._exchanges = seed, ExchangesGradients()
+        self.seed, self._exchanges = seed, ExchangesGradients()
 
     @contextlib.contextmanager
     def recording(self, algorithm: Any, number: int, *, twin: bool) -> Iterator[Recorder]:
@@ -82,7 +82,7 @@ class Pushing:
             MlxeError: the algorithm is not derived from `Algorithm`, whose leaves and generators are known.
         """
         expect_known(algorithm)
-        drawing.reseed(algorithm, derive_seed(self._seed, "worker", self.lane, number))
+        drawing.reseed(algorithm, derive_seed(self.seed, "worker", self.lane, number))
         if not twin:
             self._exchanges.follow(algorithm)
         recorder = Recorder()

@@ -10,6 +10,7 @@
 | learns without gradients, as a table does | `gradients = "executors"` | refused |
 | learns from rollouts, or draws by priorities that updates left | `oa` with `replay = "local"` | refused |
 | replays rows, and the run is recorded | `oa` with `gradients = "executors"` | refused |
+| replays rows | `oa` with `combine = "best_score"` | refused |
 | replays rows, ignores that an older policy made them | any | told |
 | any | `ia` that drops episodes | told |
 | all else: rollouts where all wait, replay that is corrected or off-policy by design, ... | any | sound |
@@ -49,6 +50,7 @@ class Facts:
         local: whether each executor replays its own rows alone.
         prioritised: whether rows are drawn in proportion to priorities that updates left.
         recorded: whether the run is to be replayed, step by step.
+        by_score: whether the network of the best episode is what all executors go on from.
         explores_apart: the key by which executors act by other policies than the one that learns; None: they do not.
     """
 
@@ -64,6 +66,7 @@ class Facts:
     exchanges: bool = False
     has_gradients: bool = True
     recorded: bool = False
+    by_score: bool = False
     local: bool = False
     prioritised: bool = False
     explores_apart: str | None = None
@@ -186,6 +189,16 @@ _TABLE: tuple[_Row, ...] = (
         lambda facts: facts.local and facts.prioritised,
         lambda _facts: Verdict(
             True, _REPLAY, _NAME, 'got "local", expected "global": priorities of updates are drawn by over all rows'
+        ),
+    ),
+    (
+        lambda facts: facts.by_score and facts.memory == "replay",
+        lambda _facts: Verdict(
+            True,
+            ("schedule", "combine"),
+            _NAME,
+            'got "best_score", expected "fifo": this algorithm replays rows, and an episode says nothing of a network '
+            "that learned from others",
         ),
     ),
     (

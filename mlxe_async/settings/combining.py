@@ -20,6 +20,8 @@ class Combining:
         gives_way: where all places are taken the oldest push gives way; else the worker waits.
         most_lag: versions by which a push may be older than the newest; None: any number.
         most_deviations: of a push's loss from the running mean; None: any number.
+        lag: younger pushes that each waits for before it is stepped by.
+        by_score: what is pushed is a whole network with a score, and the best one counts.
     """
 
     pushes: int = 1
@@ -28,3 +30,5 @@ class Combining:
     gives_way: bool = False
     most_lag: int | None = None
     most_deviations: float | None = None
+    lag: int = 0
+    by_score: bool = False

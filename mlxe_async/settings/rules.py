@@ -77,7 +77,11 @@ def contradictions(settings: Settings) -> Iterator[Problem]:
     if schedule.gradients == "executors":
         yield from _exchanged(settings, not_with)
     if schedule.kind == "oa":
+        if schedule.max_policy_lag is not None:
+            yield from at_most("schedule.simulated_lag", "schedule.max_policy_lag")
         yield from _pushed(schedule, not_with)
+        if schedule.combine == "best_score" and schedule.gradients == "executors":
+            yield from _by_score(settings, not_with)
     yield from _staged(settings, not_with)
     allowed = settings.run.allow_modules
     for path, module in settings.named_modules():
@@ -150,6 +154,7 @@ def _pushed(schedule: OaSchedule, not_with: Callable[..., Problem]) -> Iterator[
     """Keys of gradients that executors push, where others make them needless."""
     unused = {
         ("combine", '"fifo"'): schedule.combine != "fifo",
+        ("simulated_lag", "0"): schedule.simulated_lag > 0,
         ("hogwild", "false"): schedule.hogwild,
         ("replay", '"global"'): schedule.replay == "local",
         ("max_loss_deviations", "none"): schedule.max_loss_deviations is not None,
@@ -168,6 +173,23 @@ def _pushed(schedule: OaSchedule, not_with: Callable[..., Problem]) -> Iterator[
             yield not_with("schedule.compensation_strength", "none", "schedule.combine", "nothing is compensated")
     if schedule.combine != "mean" and schedule.mean_of is not None:
         yield not_with("schedule.mean_of", "none", "schedule.combine", "no mean is taken")
+
+
+def _by_score(settings: Settings, not_with: Callable[..., Problem]) -> Iterator[Problem]:
+    """Keys that do not go with whole networks, which are judged by single episodes."""
+    schedule, combine = settings.schedule, "schedule.combine"
+    assert schedule.kind == "oa"  # noqa: S101 - nowhere else is anything pushed
+    wanted = {
+        ("schedule.sync", '"episode"'): (schedule.sync != "episode", "a network is judged by a whole episode"),
+        ("schedule.envs_per_executor", "1"): (schedule.envs_per_executor > 1, "a network is judged by one episode"),
+        ("schedule.hogwild", "false"): (schedule.hogwild, "an executor hears first whether its network was the best"),
+        ("schedule.simulated_lag", "0"): (schedule.simulated_lag > 0, "whole networks are compared, and none is late"),
+        ("schedule.max_loss_deviations", "none"): (schedule.max_loss_deviations is not None, "scores decide"),
+        ("run.record", "false"): (settings.run.record, "what executors learn by themselves is not recorded"),
+    }
+    for (name, expected), (is_odd, why) in wanted.items():
+        if is_odd:
+            yield not_with(name, expected, combine, why)
 
 
 def _exchanged(settings: Settings, not_with: Callable[..., Problem]) -> Iterator[Problem]:

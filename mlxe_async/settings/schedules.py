@@ -157,7 +157,7 @@ class _Exact(_AnySchedule):
 
     simulated_lag: int = key(
         0,
-        "Executors act with weights this many versions older than the newest: an exact policy lag; higher is harder.",
+        "Executors act with weights that are older by exactly this many versions; higher is harder.",
         ALLOWED,
         ge=0,
         le=4096,
@@ -246,7 +246,7 @@ class OaSchedule(_AnySchedule):
     max_policy_lag: int | None = key(
         None,
         "Rows made with weights older than this many versions are not learned from; left out, 8 for rollouts, 4 if the "
-        "policy has a cell, none for a replay memory; for gradients of executors at least twice as many as executors.",
+        "policy has a cell, none for a replay memory; for pushes 2 for each executor, if that is more.",
         ALLOWED,
         ge=0,
         le=10**9,
@@ -254,16 +254,22 @@ class OaSchedule(_AnySchedule):
     updates_per_publish: int = key(
         1, "Updates between two publications; higher copies less and lags more.", ALLOWED, ge=1, le=10**6
     )
-    combine: Literal["fifo", "mean", "delay_compensated"] = key(
+    combine: Literal["fifo", "mean", "delay_compensated", "best_score"] = key(
         "fifo",
         "With gradients of executors, what the learner steps by: each as it comes, the mean of several, or each moved "
-        "to the newest weights (DC-ASGD), for one gradient an update, where the lag is long.",
+        "to the newest weights (DC-ASGD) for long lags. best_score: all go on from the best episode's network.",
         ALLOWED,
+    )
+    simulated_lag: int = key(
+        0,
+        "With gradients of executors: each waits for this many younger ones; a higher lag is harder.",
+        ALLOWED,
+        ge=0,
+        le=256,
     )
     mean_of: int | None = key(
         None,
-        "With mean: gradients of one step, from whichever executors; left out, as many as there are executors. More "
-        "are smoother, and fewer steps.",
+        "With mean: gradients of one step; left out, one for each executor. More are smoother.",
         ALLOWED,
         ge=2,
         le=256,
@@ -280,14 +286,14 @@ class OaSchedule(_AnySchedule):
     )
     max_loss_deviations: float | None = key(
         None,
-        "With gradients of executors: reject a push whose loss is off its running mean by more deviations (Gorila).",
+        "With gradients of executors: reject a push whose loss is off by more deviations (Gorila).",
         ALLOWED,
         gt=0,
         le=1e6,
     )
     compensation: Literal["adaptive", "constant"] = key(
         "adaptive",
-        "With delay_compensated: divide the strength by the root of the mean of squared gradients, or not.",
+        "With delay_compensated: divide the strength by the root mean square of gradients, or not.",
         ALLOWED,
     )
     compensation_strength: float | None = key(
@@ -301,7 +307,8 @@ class OaSchedule(_AnySchedule):
         """Return the traits of `oa`: no process waits, so the lag of rollouts is bounded by default."""
         bound = self.max_policy_lag
         if bound is None and memory == "rollouts":
-            bound = max(DEFAULT_MAX_POLICY_LAG, 2 * self.learned_from * (self.gradients == "executors"))
+            of_pushes = 2 * self.learned_from * (self.gradients == "executors") + self.simulated_lag
+            bound = max(DEFAULT_MAX_POLICY_LAG, of_pushes)
         return Traits(
             free_running=True,
             deterministic=False,
@@ -315,14 +322,17 @@ class OaSchedule(_AnySchedule):
     def combining(self) -> Combining:
         """The way in which what executors push is put together; of replayed rows, too, a push may not be too old."""
         pushes = (self.mean_of or max(2, self.learned_from)) if self.combine == "mean" else 1
-        places = pushes + 1 if pushes > 1 else 1
+        lag, by_score = self.simulated_lag, self.combine == "best_score"
+        places = pushes + lag + 1 if pushes + lag > 1 else 1
         return Combining(
             pushes=pushes,
             places=max(places, HOGWILD_PLACES) if self.hogwild else places,
-            waits=pushes == 1 and not self.hogwild,
+            waits=pushes + lag == 1 and not self.hogwild,
             gives_way=self.hogwild,
-            most_lag=self.traits("rollouts").max_policy_lag,
+            most_lag=None if by_score else self.traits("rollouts").max_policy_lag,
             most_deviations=self.max_loss_deviations,
+            lag=lag,
+            by_score=by_score,
         )
 
 

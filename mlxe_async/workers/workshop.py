@@ -251,9 +251,11 @@ class Workshop:
         )
 
     def _learner(self) -> Any:
+        from mlxe_async.roles.best_score import BestScore
         from mlxe_async.roles.in_turn import InTurn, Turn
         from mlxe_async.roles.learner import Learner
         from mlxe_async.roles.parameter_server import ParameterServer
+        from mlxe_async.roles.promotion import Score
 
         weights = WeightsWriter(self._segments["weights"])
         last_good: Array | None = None
@@ -269,10 +271,13 @@ class Workshop:
         use_graphs(learner.graphs)
         keep_freed_memory()
         group = self._group()
-        kind: Callable[..., Learner] = Learner
+        kind: Callable[..., Learner] = functools.partial(Learner, promotion=self._promotion())
+        keep_every = self.spec["keep_state_every"]
         if self.spec["pushes"]:
             places = [self._places(i) for i in range(self.spec["learned_from"])]
             kind = functools.partial(ParameterServer, places, compensation=self._compensation())
+            if self._is_by_score:
+                kind, keep_every = functools.partial(BestScore, places, score=Score()), 1
         built = kind(
             algorithm=self._algorithm(learns=True, seed=seed),
             memory=memory,
@@ -282,8 +287,7 @@ class Workshop:
             max_policy_lag=self.settings.schedule.traits(memory.kind).max_policy_lag,
             last_good=last_good,
             store=KeptState(self._segments["learner"]),
-            keep_every=self.spec["keep_state_every"],
-            promotion=self._promotion(),
+            keep_every=keep_every,
             fast=self._may_be_fast,
             audit_every=learner.audit_every,
             temperatures=self.settings.schedule.temperatures,
@@ -305,6 +309,10 @@ class Workshop:
         """Twins have gradients in an order of their own, which delay compensation does not know."""
         compensates = getattr(self.settings.schedule, "combine", "fifo") == "delay_compensated"
         return self.settings.may_be_fast and not compensates
+
+    @property
+    def _is_by_score(self) -> bool:
+        return getattr(self.settings.schedule, "combine", "fifo") == "best_score"
 
     def _group(self) -> Any:
         """Return those that the learner is worker 0 of, in other processes or in this one; None: it learns alone."""
@@ -347,6 +355,7 @@ class Workshop:
         return self._beside(Worker, self._team(group), page)
 
     def _pusher(self, index: int, page: ProgressPage) -> Any:
+        from mlxe_async.roles.best_score import Contender
         from mlxe_async.roles.pushing import Pusher, Pushing
 
         kind = self.spec["memory_kind"]
@@ -357,7 +366,10 @@ class Workshop:
             "max_policy_lag": self.settings.schedule.traits(kind).max_policy_lag if replays else 0,
         }
         pushing = Pushing(index, self.settings.run.seed, replays=replays)
-        return self._beside(functools.partial(Pusher, **how), pushing, page)
+        made: Callable[..., Pusher] = functools.partial(Pusher, **how)
+        if self._is_by_score:
+            made = functools.partial(Contender, adopt=self._shared[f"executor-{index}"].adopt, **how)
+        return self._beside(made, pushing, page)
 
     def _compensation(self) -> Any:
         from mlxe_async.maths.delay_compensation import DelayCompensation

@@ -142,6 +142,7 @@ def done(job: Job) -> Record:
         "tests": heard.tests,
         "training": heard.training,
         "lag": heard.lag,
+        **({"compensation": heard.compensation} if heard.compensation is not None else {}),
         "updates": result.updates,
         "seconds": round(result.seconds, 1),
     }
@@ -160,6 +161,7 @@ class _Heard:
         self._steps: dict[int, int] = {}
         self._episodes: list[tuple[int, float]] = []
         self._rows = self._lag = 0.0
+        self._compensations: list[float] = []
         self.tests: list[list[float]] = []
         "Environment steps when a version was published, and the mean return of its test."
 
@@ -173,11 +175,18 @@ class _Heard:
         elif line["phase"] == "learn" and line["lag_mean"] is not None:
             self._rows += line["rows"]
             self._lag += line["rows"] * line["lag_mean"]
+            if (found := line["losses"].get("compensation")) is not None:
+                self._compensations.append(found)
 
     @property
     def lag(self) -> float | None:
         """Policy lag, mean over all rows learned from."""
         return round(self._lag / self._rows, 3) if self._rows else None
+
+    @property
+    def compensation(self) -> float | None:
+        """By how much delay compensation moved a number of a gradient, mean over the updates; None: it did not."""
+        return sum(self._compensations) / len(self._compensations) if self._compensations else None
 
     @property
     def training(self) -> list[list[float]]:

@@ -214,7 +214,7 @@ class PushedLearnerHandle(LearnerHandle):
 
     @property
     def _is_enough(self) -> bool:
-        return len(self._waiting) >= self._how.pushes
+        return len(self._waiting) >= self._how.pushes + self._how.lag
 
     async def _step_by_all(self) -> None:
         while True:
@@ -245,7 +245,10 @@ class PushedLearnerHandle(LearnerHandle):
         self._note_waiting()
         about = [push.about for push in chosen]
         self._context.recorder.note(Applied(tuple((one["worker"], one["number"]) for one in about)))
+        before = self._context.counters.version
         outcome = await self._learn(STEP, pushes=about)
+        if self._how.by_score and outcome == "applied" and self._context.counters.version == before:
+            outcome = "beaten"
         for push in chosen:
             self._end(push, outcome)
 

@@ -32,6 +32,7 @@ def cautions(settings: Settings, facts: dict[str, Any]) -> list[str]:
         exchanges=schedule.gradients == "executors" and (schedule.learned_from > 1 or schedule.kind == "oa"),
         has_gradients=facts["has_gradients"],
         recorded=settings.run.record,
+        by_score=schedule.gradients == "executors" and getattr(schedule, "combine", "fifo") == "best_score",
         local=getattr(schedule, "replay", "global") == "local",
         prioritised=facts["prioritised"],
         explores_apart=schedule.explores_apart,
