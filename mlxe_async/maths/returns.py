@@ -229,16 +229,25 @@ def generalised_advantage(
     if not reward.shape == value.shape == next_value.shape == terminated.shape == ends.shape:
         raise ValueError(f"generalised_advantage: shapes differ, reward {reward.shape}, value {value.shape}")
     advantage: Doubles = np.asarray(reward + discount * next_value * (1.0 - terminated) - value, np.float64)
-    carry = discount * lambda_ * (1.0 - ends)
-    if advantage.ndim == 1:
-        for t in reversed(range(len(advantage) - 1)):
-            advantage[t] += carry[t] * advantage[t + 1]
-        return advantage
-    # Rows as arrays of their own: looking each up by its number takes longer than a short row's sum.
-    rows, kept = [*advantage], np.empty_like(advantage[0])
-    for now, later, factor in zip(rows[-2::-1], rows[:0:-1], [*carry][-2::-1], strict=True):
-        now += np.multiply(factor, later, out=kept)
-    return advantage
+    return _carried_back(advantage, np.asarray(discount * lambda_ * (1.0 - ends), np.float64))
+
+
+def _carried_back(value: Doubles, factor: Doubles) -> Doubles:
+    """y[t] = value[t] + factor[t] y[t + 1] over the first axis, in place of both; the last factor does not count.
+
+    By doubling, in log2(T) passes over whole arrays (Hillis and Steele 1986): after the pass of distance d, `value` is
+    the sum over 2 d rows, and `factor` what is carried back over as many. One row after the other takes two calls of
+    numpy for each.
+    """
+    distance, length = 1, len(value)
+    if length:
+        factor[-1] = 0.0
+    while distance < length:
+        value[:-distance] += factor[:-distance] * value[distance:]
+        factor[:-distance] *= factor[distance:].copy()
+        factor[-distance:] = 0.0
+        distance *= 2
+    return value
 
 
 def _length(reward: NDArray[np.floating]) -> int:

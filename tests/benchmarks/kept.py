@@ -36,6 +36,8 @@ COMMANDS = {
     "memory": "python tests/benchmarks/memory.py --rounds 2",
     "scaling": "python tests/benchmarks/scaling.py --rounds 5",
     "protection": "python tests/benchmarks/protection.py --seconds 6 --pairs 4",
+    "pushes": "python tests/benchmarks/pushes.py",
+    "hogwild": "python tests/benchmarks/hogwild.py",
     "verdicts": "python tests/benchmarks/verdicts.py",
     "soak": "python tests/benchmarks/soak.py",
     "gpu": "python tests/benchmarks/gpu.py",

@@ -10,7 +10,8 @@ one-pass (ordinary environments, each sample learned from once), native (gymnasi
 (the passes and minibatches of stable-baselines3), solve (time to a mean of 475), memory (replay memories), breakout-dqn
 (agent steps from pictures, one update of 32 rows per 4 steps; not among the default tables, for it needs ale-py here),
 ppo-lstm (CartPole without velocities, as `scripts/hidden_cartpole.py` says; another seed in each round, and the mean
-return of each one's last episodes with its 95 % bootstrap interval; not among the default tables either).
+return of each one's last episodes with its 95 % bootstrap interval; not among the default tables either), a3c
+(gradients that two executors push, beside the nearest that rllib has, IMPALA; not among the default tables).
 
 What was seen is printed as Markdown and kept as JSON (`--out`). CPU time per step is less disturbed by other programs
 than the rates are; "others" is the share of the machine that they took meanwhile.
@@ -65,6 +66,7 @@ LABELS = {
     "memory-prioritised": "Replay memory, prioritised: sample 256 and give new priorities",
     "memory-uniform": "Replay memory, uniform: sample 256",
     "breakout-dqn": "Breakout from pictures, DQN, one update of 32 rows per 4 agent steps",
+    "a3c": "CartPole-v1, gradients of two executors, 32 environments each, 2,048 rows an update",
     "ppo-lstm": "CartPole-v1 without velocities, PPO with LSTMs of 64: 8 envs x 128 steps, 4 epochs of 4 minibatches",
 }
 TABLES = {
@@ -75,6 +77,7 @@ TABLES = {
     "memory": ["memory-prioritised", "memory-uniform"],
     "breakout-dqn": ["breakout-dqn"],
     "ppo-lstm": ["ppo-lstm"],
+    "a3c": ["a3c"],
 }
 UNITS = {
     "solve": ("learning_seconds", "seconds", 2),
@@ -137,6 +140,10 @@ def contestants(row: str, given: argparse.Namespace) -> list[Contestant]:
             Contestant("stable-baselines3", "atari", "run_dqn_atari.py", ["--peer", "sb3"], several=True),
             Contestant("cleanrl-loop", "atari", "run_dqn_atari.py", ["--peer", "cleanrl"], several=True),
         ]
+    if row == "a3c":
+        same = ["schedule.envs_per_executor=32", "schedule.rollout_steps=64"]
+        of_rllib = Contestant("rllib", "rllib", "run_rllib.py", ["--row", row], several=True)
+        return [ours(row, SETTINGS / "a3c-cartpole.toml", [*same, *given.set]), of_rllib]
     if row == "ppo-lstm":
         return [
             Contestant("mlxe_async", None, "lstm_ours.py"),

@@ -34,16 +34,22 @@ def arguments(rows: list[str], configurations: list[str]) -> argparse.Namespace:
     return parser.parse_args()
 
 
-def asked(configurations: Mapping[str, Any]) -> tuple[argparse.Namespace, str]:
-    """The command line of a script that knows the row one-pass alone: what was given, and the configuration's name.
+def asked(configurations: Mapping[str, Any], rows: Mapping[str, str] | None = None) -> tuple[argparse.Namespace, str]:
+    """The command line of a script that knows one row, or few: what was given, and the configuration's name.
 
     Where only a list was asked for it is printed, and the script ends.
+
+    Args:
+        configurations: all of them by name.
+        rows: how the names of each row's configurations begin; left out, one-pass has all.
     """
-    given = arguments(["one-pass"], ["", *configurations])
+    rows = rows or {"one-pass": ""}
+    given = arguments([*rows], ["", *configurations])
+    known = [name for name in configurations if name.startswith(rows[given.row])]
     if given.list:
-        sys.stdout.write("\n".join(configurations) + "\n")
+        sys.stdout.write("\n".join(known) + "\n")
         raise SystemExit
-    return given, given.config or next(iter(configurations))
+    return given, given.config or known[0]
 
 
 def ordinary_environment() -> gymnasium.Env[Any, Any]:

@@ -29,7 +29,7 @@ CONFIGURATIONS = {
 
 
 def main() -> None:
-    given, name = measuring.asked(CONFIGURATIONS)
+    given, name = measuring.asked(CONFIGURATIONS, {"one-pass": "", "a3c": "impala"})
     kind, runners, count, batch = CONFIGURATIONS[name]
     training: dict[str, Any] = {"train_batch_size_per_learner": batch, "lr": 1e-3}
     if kind is PPOConfig:
