@@ -111,15 +111,16 @@ class Contender(Pusher):
         expect_known(self.algorithm)
         if version != self._base:  # a network was promoted since, and pulled by the executor
             self.algorithm.set_weights(flat)
-            self._base = version
+        self._base = -1  # an update that raises leaves weights that the executor does not act by
         drawing.reseed(self.algorithm, derive_seed(self._pushing.seed, "worker", self._pushing.lane, number))
         done = self._learned(plan, Clock(**counts, version=version), usable=True)
         weights, score, nbytes = self.algorithm.weights(), math.nan, 0
         if done["updates"] and np.isfinite(weights).all():
             score = float(np.asarray(self._batch["reward"], np.float64)[self._batch["valid"].astype(bool)].sum())
             self._adopt(weights)
+            self._base = version
             offer = [(WEIGHTS, weights), (SCORE, np.array([score]))]
             nbytes = self._places.write(place, number, (offer, {}))
         else:
-            done["finite"], self._base = False, -1
+            done["finite"] = False
         return {"version": version, "state": version, "nbytes": nbytes, "few": True, "done": done}

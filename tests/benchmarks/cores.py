@@ -44,7 +44,7 @@ from mlxe_async.ipc.shared.meeting import Meeting, meeting_bytes
 from mlxe_async.ipc.shared.segments import Segment
 
 HERE = Path(__file__).parent
-BEYOND = (64, 128)
+BEYOND = (16, 64, 128)
 ROLES = {"mlxe-exe": "executors", "mlxe-lrn": "learner", "mlxe-mem": "memorizer", "mlxe-sup": "supervisor"}
 HEAD = ("case", "schedule", "gradients", "cores", "executors", "rows/s", "predicted", "of the limit", *ROLES.values())
 COMMON = {
