@@ -69,3 +69,26 @@ def test_probabilities_with_actions_first_are_those_of_the_softmax():
     np.testing.assert_allclose(probs, np.exp(expected).T, rtol=1e-5, atol=1e-6)
     logits[0] = [1e4, 0.0, -1e4]  # far beyond what an exponential holds
     assert np.isfinite(categorical.by_action(logits)[0]).all()
+
+
+@pytest.mark.parametrize("actions", [2, 5, 16])
+def test_many_rows_have_the_log_probabilities_of_each_alone(actions):
+    logits = np.random.default_rng(3).normal(size=(100, actions)).astype(np.float32) * 20
+    many = categorical.log_softmax(logits)
+    alone = np.concatenate([categorical.log_softmax(row[None]) for row in logits])
+    np.testing.assert_allclose(many, alone, rtol=1e-5, atol=1e-5)
+    assert many.dtype == np.float32
+
+
+def test_many_rows_draw_what_few_rows_draw_from_the_same_numbers():
+    log_probs = categorical.log_softmax(np.random.default_rng(3).normal(size=(100, 4)).astype(np.float32))
+    many, rng = categorical.sample(log_probs, np.random.default_rng(5)), np.random.default_rng(5)
+    few = np.concatenate([categorical.sample(piece, rng) for piece in np.split(log_probs, 10)])
+    np.testing.assert_array_equal(many, few)
+    assert len(set(many.tolist())) == 4
+
+
+def test_logits_that_differ_without_measure_stay_finite_in_many_rows():
+    log_probs = categorical.log_softmax(np.tile(np.array([[1e30, -1e30]], np.float32), (80, 1)))
+    assert log_probs[:, 0].tolist() == [0.0] * 80
+    assert np.isfinite(log_probs).all()
