@@ -1,10 +1,10 @@
 """Whole networks by the best episode: what `schedule.combine = "best_score"` promotes, and who offers it.
 
 A worker learns by itself from each episode that its executor has played, and the executor plays on by what it learned:
-temporary weights. With them goes the return of the episode, its score. The learner compares it with the best so far,
-which begins at minus infinity, and takes the network over if it is higher. Score and weights change together: they are
-kept as one state before the weights are published, and only the learner compares. A worker that begins an episode takes
-up what was promoted since it looked last; so losers receive the winner's weights.
+temporary weights. With them goes the episode's score, the sum of the rewards that are learned from. The learner
+compares it with the best so far, which begins at minus infinity, and takes the network over if it is higher. Score and
+weights change together: they are kept as one state before the weights are published, and only the learner compares. A
+worker that begins an episode takes up what was promoted since it looked last; so losers receive the winner's weights.
 
 That is how several workers share what they learn in the published study of an agent that asks web sites, which calls it
 A3C. No gradients are shared, and a lucky episode is a high score: it suits tasks with little chance in them.

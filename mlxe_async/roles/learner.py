@@ -263,7 +263,9 @@ class Learner:
         expect_numbers("learner", state)
         self._roll_backs = int(state["roll_backs"])
         if self._promotion is not None and "promotion" in state:
-            self._promotion.go_on(state["promotion"])
+            known = state["promotion"]  # of another shape it is of other settings, by which the run began
+            if known.shape == self._promotion.known(len(self.algorithm.weights())).shape:
+                self._promotion.go_on(known)
         exact, self._has_learned = take_up(self.algorithm, state), True
         self._keep_again(0, {})
         return {"exact": exact}

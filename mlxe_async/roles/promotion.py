@@ -159,7 +159,7 @@ class Score:
         """A 1 and the score (2,); None before the first."""
         return None if self.highest == -math.inf else np.array([1.0, self.highest])
 
-    def known(self, parameters: int) -> Array:  # noqa: ARG002 - the same verb as `promotion.Promotion`'s
+    def known(self, parameters: int) -> Array:  # noqa: ARG002 - the same verb as of `Promotion`
         """The same, zeros before the first."""
         return np.zeros(2) if self.kept is None else self.kept
 

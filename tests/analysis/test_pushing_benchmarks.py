@@ -50,6 +50,6 @@ def test_its_interval_holds_it_and_is_wide_for_few_runs(program):
 @pytest.mark.parametrize("name", ["ladder", "pushed_lag", "wall_time"])
 def test_what_is_kept_makes_the_table_that_is_kept(program, name):
     module, path = program(name), RESULTS / f"{name}.jsonl"
-    lines = module["table"](module["read"](path))
+    lines = module["table"](program("recorded")["lines_of"](path))
     assert path.with_suffix(".md").read_text().splitlines() == lines
     assert len(lines) > 3

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from recorded import RESULTS, Job, Record, complete, last_tests, read
+from recorded import RESULTS, Job, Record, complete, last_tests, read, tabled
 
 from mlxe_async import load_settings
 from mlxe_async.analysis.statistics import bootstrap, iqm
@@ -79,7 +79,7 @@ def table(records: Iterable[Record]) -> list[str]:
     for record in records:
         groups.setdefault((record["name"], record["settings"], record["steps"]), []).append(record)
     rows = [row_of(group, references) for group in groups.values()]
-    return [f"| {' | '.join(row)} |" for row in (HEAD, ("---",) * len(HEAD), *rows)]
+    return tabled(HEAD, rows)
 
 
 def main(words: Sequence[str]) -> int:

@@ -37,7 +37,7 @@ import numpy as np
 from cores_model import GRADIENTS, KINDS, Costs, Work, executors_of, fitted, limit, of_two_batches, predicted
 from pools import processor
 from rate import ROOT, Sample, under, watched
-from recorded import RESULTS, append
+from recorded import RESULTS, append, lines_of
 
 from mlxe_async.cores import usable_cores
 from mlxe_async.ipc.shared.meeting import Meeting, meeting_bytes
@@ -269,11 +269,6 @@ def ladder(cores: int, *, quick: bool = False) -> list[int]:
     return [*itertools.takewhile(lambda k: k < cores, (2**n for n in range(12))), cores]
 
 
-def known(path: Path) -> list[Record]:
-    """The lines of the file of results; none where there is none."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
 def missing(asked: argparse.Namespace, records: Sequence[Record]) -> Iterator[Record]:
     """What is to be run: costs of each case, then by turns; what is recorded is left out as it is asked for."""
     here = {"processor": asked.processor, "seconds": asked.seconds}
@@ -304,7 +299,7 @@ def done(job: Record, exchanged: list[tuple[int, int, float]]) -> Record:
 def complete(asked: argparse.Namespace) -> None:
     """Do what is missing, until there is no time left; a run that fails is told, and asked for again next time."""
     until, exchanged = time.monotonic() + 60 * asked.minutes, []
-    jobs = list(missing(asked, known(asked.results)))
+    jobs = list(missing(asked, lines_of(asked.results)))
     print(
         f"{len(jobs)} to be done; {asked.processor}, {usable_cores()} cores, load {os.getloadavg()[0]:.1f}", flush=True
     )
@@ -442,7 +437,7 @@ def main(words: Sequence[str]) -> int:
             asked.cases.remove(name)
     if not asked.show:
         complete(asked)
-    records = known(asked.results)
+    records = lines_of(asked.results)
     lines = table(records)
     print("\n".join(lines))
     asked.results.with_suffix(".md").write_text("\n".join(lines))

@@ -76,7 +76,7 @@ def main(words: Sequence[str]) -> int:
             sys.stdout.flush()
     plain, slept = seen.values()
     middle = statistics.median(slept)
-    is_within = min(plain) <= middle <= max(plain) or middle < min(plain)
+    is_within = middle <= max(plain)
     sys.stdout.write(
         f"median with a sleeping learner {middle:,.0f} us, without {statistics.median(plain):,.0f} us "
         f"({min(plain):,.0f} to {max(plain):,.0f}): {'within or below' if is_within else 'above'} the spread\n"

@@ -14,7 +14,6 @@ import os
 os.environ["OMP_NUM_THREADS"] = "1"  # before numpy starts its pools
 
 import argparse
-import json
 import signal
 import sys
 import tempfile
@@ -24,7 +23,7 @@ from typing import Any
 
 import numpy as np
 from pools import processor
-from recorded import RESULTS, ROOT, Job, Record, append
+from recorded import RESULTS, ROOT, Job, Record, append, lines_of, tabled, tell
 
 from mlxe_async import Supervisor, load_settings, read_log
 from mlxe_async.errors import NumericError
@@ -39,8 +38,10 @@ RUNGS = {
     "task": ("ladder-3-task", "50,000 in single episodes, unstable; mean of 8 10,000 near episode 2,030"),
     "task, istb": ("istb-as-published", "50,000 after some 440 episodes, mean of 5 runs"),
 }
-HEAD = ("agent", "seeds", "episodes", "longest", "best mean of 8", "last mean of 8", "50,000 reached", "seconds")
-HEAD_AS_PUBLISHED = "as published"
+HEAD = (
+    *("agent", "seeds", "episodes", "longest", "best mean of 8", "last mean of 8", "50,000 reached", "seconds"),
+    "as published",
+)
 
 
 def curve_of(lengths: Sequence[float]) -> list[list[float]]:
@@ -89,15 +90,9 @@ def done(job: Job, seconds: float) -> Record:
     )
 
 
-def read(path: Path) -> list[Record]:
-    """The lines of a file of results; none where there is no file."""
-
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
 def table(records: Sequence[Mapping[str, Any]]) -> list[str]:
     """The lines of the table, medians over the seeds."""
-    rows = [(*HEAD, HEAD_AS_PUBLISHED), ("---",) * (len(HEAD) + 1)]
+    rows = []
     for name, (_, published) in RUNGS.items():
         runs = [one for one in records if one["name"] == name]
         if not runs:
@@ -113,7 +108,7 @@ def table(records: Sequence[Mapping[str, Any]]) -> list[str]:
         rows.append(
             (name, str(len(runs)), *figures, f"{len(reached)} of {len(runs)}{at}", median("seconds"), published)
         )
-    return [f"| {' | '.join(row)} |" for row in rows]
+    return tabled(HEAD, rows)
 
 
 def draw(records: Sequence[Mapping[str, Any]], path: Path) -> None:
@@ -144,7 +139,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--results", type=Path, default=RESULTS / "ladder.jsonl", help="where finished runs are kept")
     parser.add_argument("--show", action="store_true", help="run nothing")
     asked = parser.parse_args(words)
-    known = read(asked.results)
+    known = lines_of(asked.results)
     for seed in range(FIRST_SEED, FIRST_SEED + asked.seeds) if not asked.show else ():
         for name in asked.rungs:
             file = ROOT / "settings" / "study" / f"{RUNGS[name][0]}.toml"
@@ -157,9 +152,7 @@ def main(words: Sequence[str]) -> int:
             came = f"{record['episodes']} episodes, best {record['best8']:,.0f}, {record['reason']}"
             sys.stdout.write(f"{name}, seed {seed}: {came}\n")
             sys.stdout.flush()
-    lines = table(known)
-    sys.stdout.write("\n".join(lines) + "\n")
-    asked.results.with_suffix(".md").write_text("\n".join(lines) + "\n")
+    tell(table(known), asked.results)
     if known:
         draw(known, asked.results.with_suffix(".png"))
     return 0

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from recorded import RESULTS, ROOT, Job, Record, complete, read
+from recorded import RESULTS, ROOT, Job, Record, complete, read, tabled, tell
 
 from mlxe_async.analysis.statistics import band, bootstrap
 from mlxe_async.errors import MlxeError
@@ -94,7 +94,7 @@ def table(records: Sequence[Record]) -> list[str]:
                     str(failed),
                 )
             )
-    return [f"| {' | '.join(row)} |" for row in (HEAD, ("---",) * len(HEAD), *rows)]
+    return tabled(HEAD, rows)
 
 
 def draw(records: Sequence[Record], path: Path) -> None:
@@ -133,10 +133,10 @@ def main(words: Sequence[str]) -> int:
     """Do what is missing, then print the table and draw."""
     known = {one["name"]: one for one in tomllib.loads(VARIANTS.read_text())["variant"]}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=10, help="how many")
     parser.add_argument("--variants", nargs="*", choices=list(known), default=list(known), help="left out, all")
     parser.add_argument("--lags", nargs="*", type=int, default=list(LAGS))
     parser.add_argument("--steps", type=int, default=STEPS, help="environment steps of each run")
-    parser.add_argument("--seeds", type=int, default=10, help="how many")
     parser.add_argument("--results", type=Path, default=RESULTS / "lag.jsonl", help="where finished runs are kept")
     parser.add_argument("--show", action="store_true", help="run nothing; show all runs of so many steps")
     asked = parser.parse_args(words)
@@ -147,9 +147,7 @@ def main(words: Sequence[str]) -> int:
     except (MlxeError, ValueError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    lines = table(records)
-    sys.stdout.write("\n".join(lines) + "\n")
-    asked.results.with_suffix(".md").write_text("\n".join(lines) + "\n")
+    tell(table(records), asked.results)
     if records:
         draw(records, asked.results.with_suffix(".png"))
     return 0

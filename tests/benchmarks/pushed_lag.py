@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 from lag import area
-from recorded import RESULTS, ROOT, Job, Record, complete, read
+from recorded import RESULTS, ROOT, Job, Record, complete, read, tabled, tell
 
-from mlxe_async.analysis.statistics import bootstrap
+from mlxe_async.analysis.statistics import bootstrap, probability_of_improvement
 from mlxe_async.errors import MlxeError
 
 LAG, FIRST_SEED = 16, 3000
@@ -43,8 +43,7 @@ HEAD = ("pushes", "lag of pushes", "seeds", "area", "95 %", "better than fifo", 
 
 def better(ours: Sequence[float], theirs: Sequence[float]) -> float:
     """Probability that one of ours is larger than one of theirs; a draw counts half."""
-    mine, other = np.array(ours)[:, None], np.array(theirs)[None]
-    return float((mine > other).mean() + 0.5 * (mine == other).mean())
+    return probability_of_improvement(theirs, ours)  # where less is better theirs would be the better ones
 
 
 def better_between(ours: Sequence[float], theirs: Sequence[float], draws: int = 2000) -> tuple[float, float]:
@@ -58,7 +57,7 @@ def better_between(ours: Sequence[float], theirs: Sequence[float], draws: int = 
 def table(records: Sequence[Record]) -> list[str]:
     """The lines of the table."""
     areas = {name: [area(one) for one in records if one["name"] == name] for name in VARIANTS}
-    rows = [HEAD, ("---",) * len(HEAD)]
+    rows = []
     for name, found in areas.items():
         runs = [one for one in records if one["name"] == name]
         if not runs:
@@ -82,7 +81,7 @@ def table(records: Sequence[Record]) -> list[str]:
                 str(sum(one["failed"] is not None for one in runs)),
             )
         )
-    return [f"| {' | '.join(row)} |" for row in rows]
+    return tabled(HEAD, rows)
 
 
 def main(words: Sequence[str]) -> int:
@@ -91,7 +90,9 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--seeds", type=int, default=20, help="how many")
     parser.add_argument("--variants", nargs="*", choices=list(VARIANTS), default=list(VARIANTS), help="left out, all")
     parser.add_argument("--steps", type=int, default=60_000, help="environment steps of each run")
-    parser.add_argument("--results", type=Path, default=RESULTS / "pushed_lag.jsonl", help="where runs are kept")
+    parser.add_argument(
+        "--results", type=Path, default=RESULTS / "pushed_lag.jsonl", help="where finished runs are kept"
+    )
     parser.add_argument("--show", action="store_true", help="run nothing")
     asked = parser.parse_args(words)
     jobs: list[Job] = []
@@ -109,9 +110,7 @@ def main(words: Sequence[str]) -> int:
     except (MlxeError, ValueError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    lines = table(records)
-    sys.stdout.write("\n".join(lines) + "\n")
-    asked.results.with_suffix(".md").write_text("\n".join(lines) + "\n")
+    tell(table(records), asked.results)
     return 0
 
 

@@ -11,9 +11,10 @@ import hashlib
 import itertools
 import json
 import os
+import sys
 import tempfile
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,11 @@ def read(path: Path) -> list[Record]:
     return records
 
 
+def lines_of(path: Path) -> list[Record]:
+    """The lines of any file of results, whatever they tell; none where there is no file."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
 def append(path: Path, record: Record) -> None:
     """Add a line, whole and on disk before this returns, so that what was interrupted is simply not there."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -148,6 +154,17 @@ def done(job: Job) -> Record:
     }
 
 
+def tabled(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a table."""
+    return [f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *rows)]
+
+
+def tell(lines: Sequence[str], results: Path) -> None:
+    """Print a table, and keep it beside the lines that it was made of."""
+    sys.stdout.write("\n".join(lines) + "\n")
+    results.with_suffix(".md").write_text("\n".join(lines) + "\n")
+
+
 def last_tests(record: Mapping[str, Any]) -> float:
     """Mean return of a run's last ten tests; of one that was not tested so often, its final episodes'."""
     returns = [mean for _, mean in record["tests"][-FINAL_TESTS:]]
@@ -198,4 +215,7 @@ class _Heard:
         return [[piece[-1][0], round(sum(value for _, value in piece) / len(piece), 3)] for piece in pieces]
 
 
-__all__ = ["RESULTS", "ROOT", "Job", "Record", "append", "complete", "done", "last_tests", "read"]
+__all__ = [
+    *("RESULTS", "ROOT", "Job", "Record", "append", "complete", "done", "last_tests", "lines_of", "read"),
+    *("tabled", "tell"),
+]

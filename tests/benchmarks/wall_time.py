@@ -14,7 +14,6 @@ import os
 os.environ["OMP_NUM_THREADS"] = "1"  # before numpy starts its pools
 
 import argparse
-import json
 import signal
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 from pools import processor
-from recorded import FINAL_EPISODES, FINAL_SEED, RESULTS, ROOT, Job, Record, append
+from recorded import FINAL_EPISODES, FINAL_SEED, RESULTS, ROOT, Job, Record, append, lines_of, tabled, tell
 
 from mlxe_async import Supervisor, load_policy, load_settings
 from mlxe_async.errors import NumericError
@@ -65,11 +64,11 @@ def file_of(name: str, overrides: Sequence[str], folder: str) -> Path:
     file = ROOT / "settings" / f"{name}.toml"
     if not overrides:
         return file
-    tables, lines = "", []
+    section, lines = "", []
     for line in file.read_text().splitlines():
-        tables = line.strip("[]") if line.startswith("[") else tables
-        key = f"{tables}.{line.partition('=')[0].strip()}"
-        if key not in UNSET and not (tables == "algorithm" and "=" in line):
+        section = line.strip("[]") if line.startswith("[") else section
+        key = f"{section}.{line.partition('=')[0].strip()}"
+        if key not in UNSET and not (section == "algorithm" and "=" in line):
             lines.append(line)
     made = Path(folder) / file.name
     made.write_text("\n".join(lines) + "\n")
@@ -83,7 +82,7 @@ def done(job: Job, seconds: float) -> Record:
     with tempfile.TemporaryDirectory(prefix="mlxe-wall-") as folder:
         file = file_of(job.file.stem, job.overrides, folder)
         overrides = [*job.overrides, *limits, "evaluation.enabled=false", "checkpoint.interval_s=0"]
-        settings = load_settings(file, [one for one in overrides if "evaluation." not in one or "enabled" in one])
+        settings = load_settings(file, overrides)
         try:
             result = Supervisor(settings, run_dir=folder).run_sync()
         except NumericError as error:  # it diverged
@@ -93,14 +92,9 @@ def done(job: Job, seconds: float) -> Record:
     return about | {"final": float(np.mean(returns)), "steps": result.steps, "processor": processor()}
 
 
-def read(path: Path) -> list[Record]:
-    """The lines of a file of results; none where there is no file."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
 def table(records: Sequence[Record]) -> list[str]:
     """The lines of the table."""
-    rows = [HEAD, ("---",) * len(HEAD)]
+    rows = []
     for task, (seconds, who) in TASKS.items():
         for name in who:
             runs = [one for one in records if (one["task"], one["name"], one["limit_s"]) == (task, name, seconds)]
@@ -110,7 +104,7 @@ def table(records: Sequence[Record]) -> list[str]:
                 steps = f"{np.mean([one['steps'] for one in runs if one['steps']]):,.0f}"
                 mean = f"{np.mean(finals):.1f}"
                 rows.append((task, f"{seconds:g}", name, str(len(runs)), mean, span, steps))
-    return [f"| {' | '.join(row)} |" for row in rows]
+    return tabled(HEAD, rows)
 
 
 def main(words: Sequence[str]) -> int:
@@ -118,10 +112,12 @@ def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3, help="how many")
     parser.add_argument("--tasks", nargs="*", choices=list(TASKS), default=list(TASKS), help="left out, both")
-    parser.add_argument("--results", type=Path, default=RESULTS / "wall_time.jsonl", help="where runs are kept")
+    parser.add_argument(
+        "--results", type=Path, default=RESULTS / "wall_time.jsonl", help="where finished runs are kept"
+    )
     parser.add_argument("--show", action="store_true", help="run nothing")
     asked = parser.parse_args(words)
-    known = read(asked.results)
+    known = lines_of(asked.results)
     for task in asked.tasks if not asked.show else ():
         seconds, who = TASKS[task]
         for seed in range(FIRST_SEED, FIRST_SEED + asked.seeds):
@@ -135,9 +131,7 @@ def main(words: Sequence[str]) -> int:
                 known.append(record)
                 sys.stdout.write(f"{task}, {name}, seed {seed}: {record['final']}, {record['steps']} steps\n")
                 sys.stdout.flush()
-    lines = table(known)
-    sys.stdout.write("\n".join(lines) + "\n")
-    asked.results.with_suffix(".md").write_text("\n".join(lines) + "\n")
+    tell(table(known), asked.results)
     return 0
 
 

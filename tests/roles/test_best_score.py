@@ -134,6 +134,15 @@ def test_a_successor_has_the_score_of_the_weights_that_are_published(when):
     assert offered(heir, offers, 4, 6.0)["updates"] == 1
 
 
+def test_what_a_run_knew_of_promotions_of_another_kind_is_no_score():
+    """It began with `learner.promote_best`, whose shelf has the weights and three numbers."""
+    _, offers, weights, _ = scene()
+    heir = learner_of(offers, FakeWeights(weights.version), Store(), last_good=weights.flat.copy())
+    state = heir.state()
+    heir.restore({**state, "promotion": np.full(6, 9.0, np.float32)})
+    assert offered(heir, offers, 1, -3.0)["updates"] == 1
+
+
 def test_a_resumed_run_goes_on_with_the_best_score():
     learner, offers, weights, _ = scene()
     offered(learner, offers, 1, 5.0)

@@ -112,7 +112,9 @@ def test_each_push_waits_for_younger_ones(live, executors, lag):
     assert account["given_up"] == lag  # those that would have waited for more
     assert account["too_old"] == 0
     lags = [line["lag_min"] for line in lines.all("phase", phase="learn")][2 * lag :]
-    assert min(lags) >= lag  # more where an executor had to wait for a core
+    assert min(lags) >= lag
+    if executors == 1:  # no more than its places wait; of several one may be slow while others go on
+        assert max(lags) <= lag + 2
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,7 @@ KINDS = {
         "schedule": {**PUSHING, "executors": 3, "exploit_only": 1},
         "algorithm": {"name": "a2c"},
     },
+    "late pushes": {"schedule": {**PUSHING, "simulated_lag": 3, "max_policy_lag": 100}, "algorithm": {"name": "a2c"}},
     "compensated pushes": {"schedule": {**PUSHING, "combine": "delay_compensated"}, "algorithm": {"name": "a2c"}},
 }
 

@@ -32,7 +32,7 @@ from mlxe_async.supervisor.recording.steps import Ended, Learned, Published
 _ENDING: dict[str, type[MlxeError]] = {one.__name__: one for one in (AuditFailed, Unpublished, StepsDiffer)}
 """Errors of an algorithm that another try would not mend."""
 Outcome = Literal["nothing", "applied", "odd", "lost", "beaten"]
-"""The end of a plan: it was empty, led to new weights, to none that are finite, or died with the learner."""
+"""The end of a plan: it was empty, led to new weights, to none that are finite, died, or its network was no better."""
 TRIES = 3
 """Learners that may die over one plan before it is given up: it may be to blame."""
 
