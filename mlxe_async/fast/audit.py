@@ -6,9 +6,10 @@ same rows. Both call the same optimiser. At each of its steps the two gradients 
 with the twin's, so that both walk the same way however far it leads: after a hundred steps of their own, equal formulas
 would be apart by rounding alone. In the end both must have changed their state alike, and return the same priorities.
 
-Rounding may also decide something: which of two equal values is the largest, on which side of a bound a ratio lies. A
-difference counts only if the file itself does not differ as much when its weights change by a few units of their last
-place. Then the state that the twin came to is put back, so that the run's numbers are the same with and without.
+Rounding may also decide something: which of two equal values is the largest, on which side of a bound a ratio lies.
+Where all values are alike, it is most of what advantages are. A difference counts only if the file itself does not
+differ as much when its weights and its layers' outputs change by a few units of their last place. Then the state
+that the twin came to is put back, so that the run's numbers are the same with and without.
 
 The first update and each `every`-th are compared whole. Updates 2, 4, 8 and so on come close together at the start: of
 those the first few steps are compared. Where numpy goes through the sequences of recurrent cells, there is no twin, and
@@ -17,8 +18,9 @@ each of these ways is compared with torch's, see `cells`.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 NEAR = {"float32": 1e-4, "tf32": 5e-3, "bfloat16": 2e-2}
 UNITS = {"float32": 2.0**-20, "tf32": 2.0**-10, "bfloat16": 2.0**-7}
 TRIALS = 8
+ROUNDED_UNITS = 0.25  # of `UNITS`: by how much the outputs of layers are changed, where weights are by whole ones
 MOST_BYTES = 1 << 26  # of gradients that are remembered of one update; what follows them is not compared
 EARLY_STEPS = 2  # of an update that are compared between the first one and the `every`-th
 ROUNDED = 2.0**-22  # of a state's norm: how far apart equal steps may end by rounding alone
@@ -95,6 +98,7 @@ class Audit:
         self._updates, self._every, self._beat, self._done = updates, every, beat, 0
         self._temperatures = temperatures
         self._algorithm: Any = updates.algorithm
+        self._is_trial = False
         self.audited = 0
         "Updates that were compared so far."
 
@@ -142,8 +146,12 @@ class Audit:
         """
         before = self._algorithm.state()
         self._done -= 1
-        with together.alone():
-            self.update(batch, clock, published)
+        self._is_trial = True
+        try:
+            with together.alone():
+                self.update(batch, clock, published)
+        finally:
+            self._is_trial = False
         self._algorithm.restore(before)
         return self._updates.update(batch, clock)
 
@@ -173,12 +181,18 @@ class Audit:
         taken: list[torch.Tensor] = []
         most = math.inf if self._is_whole() else EARLY_STEPS
 
-        def note(_step: int, gradient: torch.Tensor) -> None:
+        def note(step: int, gradient: torch.Tensor) -> None:
+            if self._is_trial and step >= most:
+                raise _Enough  # nobody goes on with what the rest would come to
             if not taken or (len(taken) < most and (len(taken) + 1) * gradient.nbytes <= MOST_BYTES):
                 taken.append(gradient.clone())
 
         counted = self._with(note)
-        result: tuple[Metrics, Array | None] = counted(lambda: self._updates.update(batch, clock))
+        result: tuple[Metrics, Array | None] = ({}, None)
+        try:
+            result = counted(lambda: self._updates.update(batch, clock))
+        except _Enough:
+            counted.steps += 1  # the one that was not made
         after, steps = algorithm.state(), counted.steps
         twin = _Walk(after if steps == len(taken) else None, *result, steps)
         try:
@@ -242,7 +256,7 @@ class Audit:
     ) -> _Walk:
         """The file's own update from the same state, in the steps that were taken; its gradients are noted.
 
-        With a generator, weights are first changed by a few units of their last place.
+        With a generator, weights and layers' outputs are changed by a few units of their last place.
         """
         algorithm = self._algorithm
         algorithm.restore(before)
@@ -257,7 +271,8 @@ class Audit:
 
         counted = self._with(follow)
         try:
-            metrics, priorities = counted(lambda: learned(algorithm, batch, clock))
+            with contextlib.nullcontext() if rng is None else self._rounded_otherwise(rng):
+                metrics, priorities = counted(lambda: learned(algorithm, batch, clock))
         except _Enough:
             return _Walk(None, {}, None, counted.steps + 1)
         return _Walk(algorithm.state(), metrics, priorities, counted.steps)
@@ -269,6 +284,34 @@ class Audit:
             for weights in weights_of(self._algorithm):
                 change = 1 + UNITS[self._precision] * rng.standard_normal(tuple(weights.shape))
                 weights.mul_(torch.as_tensor(change, dtype=torch.float32, device=weights.device))
+
+    @contextlib.contextmanager
+    def _rounded_otherwise(self, rng: np.random.Generator) -> Iterator[None]:
+        """Change the outputs of each layer by a unit of their last place or so, each number by itself.
+
+        Other weights change the values of all rows alike, and an advantage, their difference, hardly at all; sums that
+        are made in another order change each row's value by itself.
+        """
+        import torch
+        from torch import nn
+
+        unit = ROUNDED_UNITS * UNITS[self._precision]
+
+        def change(_module: nn.Module, _given: Any, found: Any) -> Any:
+            if not isinstance(found, torch.Tensor):
+                return None
+            change = 1 + unit * rng.standard_normal(tuple(found.shape), np.float32)
+            return found * torch.from_numpy(change).to(found)
+
+        parts = [part for one in vars(self._algorithm).values() if isinstance(one, nn.Module) for part in one.modules()]
+        hooks = [
+            one.register_forward_hook(change) for one in parts if next(one.parameters(recurse=False), None) is not None
+        ]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     def _states_differ(self, before: Mapping[str, Array], own: _Walk, twin: _Walk) -> str:
         """Return what changed differently, in words; "" if all changed alike, or if the end was not reached."""

@@ -273,3 +273,20 @@ def test_rows_may_follow_one_of_several_temperatures_and_no_other(name, settings
     with pytest.raises(AuditFailed, match="stored log-probabilities differ"):
         Audit(way, 1, temperatures=(0.01, 1.0)).update(off, Clock(), (7, vector))
     Audit(way, 1, temperatures=()).update(off, Clock(), (7, vector))  # each executor has an epsilon
+
+
+@pytest.mark.parametrize(("saturation", "scale"), [(2.0, 0.1), (2.0, 0.01), (4.0, 0.1)])
+def test_where_all_values_are_alike_and_rounding_is_most_of_an_advantage_it_does_not_end(saturation, scale):
+    # As of a policy that never fails: a reward of 1 each step, and values of 50, made of 64 layers' outputs near 1.
+    shape = {"common": [64, 64], "policy": [], "value": [], "normalise": False}
+    settings = {"minibatches": "sequences", "epochs": 1, "minibatch": 2048, "discount": 0.98, "value_coefficient": 0.02}
+    sign = torch.from_numpy(np.random.default_rng(0).choice([-1.0, 1.0], 64).astype(np.float32))
+    for seed in range(6):
+        algorithm = agent("ppo", seed=seed, **shape, **settings)
+        with torch.no_grad():
+            algorithm.common[2].bias.copy_(saturation * sign)
+            algorithm.critic[-1].weight.copy_(50 / 64 / np.tanh(saturation) * sign[None])
+        rows = batch(algorithm, rows=4096, seed=seed, scale=scale)
+        rows |= {name: np.zeros_like(rows[name]) for name in ("terminated", "truncated")}
+        rows |= {"reward": np.ones_like(rows["reward"]), "valid": np.ones_like(rows["valid"])}
+        Audit(updates(algorithm), 1).update(rows, Clock())
