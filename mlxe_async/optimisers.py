@@ -137,6 +137,10 @@ class FlatOptimiser:
         )
 
     def _step_here(self) -> None:
+        if self._kind == "adam":  # none of its tensors asks for a gradient, so nothing is recorded
+            self.steps.add_(1)
+            self._fused_adam(self.learning_rate)
+            return
         import torch
 
         beta1, beta2 = self._betas
@@ -144,7 +148,7 @@ class FlatOptimiser:
             if self._kind == "rmsprop":
                 self.steps += 1
                 self._rmsprop(self.learning_rate)
-            elif self._kind == "radam":
+            else:
                 from torch.optim.radam import radam
 
                 moments = [self.first_moment], [self.second_moment]
@@ -160,9 +164,6 @@ class FlatOptimiser:
                     weight_decay=0.0,
                     eps=self._eps,
                 )
-            else:
-                self.steps += 1
-                self._fused_adam(self.learning_rate)
 
 
 class OfParameters(FlatOptimiser):

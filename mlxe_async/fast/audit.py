@@ -183,7 +183,7 @@ class Audit:
 
         def note(step: int, gradient: torch.Tensor) -> None:
             if self._is_trial and step >= most:
-                raise _Enough  # nobody goes on with what the rest would come to
+                raise _Enough  # what the rest would come to is taken back
             if not taken or (len(taken) < most and (len(taken) + 1) * gradient.nbytes <= MOST_BYTES):
                 taken.append(gradient.clone())
 

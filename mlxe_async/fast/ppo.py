@@ -70,26 +70,28 @@ def gradient(
         log-probabilities (M,) of the actions.
     """
     rows, taken = len(action), (action, np.arange(len(action)))
+    others = together.give_moments(advantage) if together.are_several() else None
     log_probs, probs = categorical.by_action(logits)
     log_prob = log_probs[taken]
-    if together.are_several():
-        mean, unexplained = map(np.float32, together.moments(advantage))
-        centred = advantage - mean
-    else:
-        centred = advantage - _mean(advantage)
-        unexplained = _mean(np.square(centred))
-    normalised = centred / (np.sqrt(unexplained) + np.float32(1e-8))
     ratio = np.exp(log_prob - behaviour_log_prob)
-    gain = ratio * normalised
-    bounded = np.minimum(np.maximum(ratio, np.float32(1 - clip)), np.float32(1 + clip)) * normalised
-    # Within the bounds both are the same number; beyond them only what is smaller still has a slope.
-    by_log_prob = np.where(gain <= bounded, gain, np.float32(0)) * np.float32(-1 / rows)
+    clipped = np.minimum(np.maximum(ratio, np.float32(1 - clip)), np.float32(1 + clip))
     surprise = probs * log_probs
     row_entropy = -surprise.sum(0)
-    by_logits = (surprise + probs * row_entropy) * np.float32(entropy / rows) - probs * by_log_prob
-    by_logits[taken] += by_log_prob
+    by_logits = (surprise + probs * row_entropy) * np.float32(entropy / rows)
     error = value[:, 0] - target
     by_value = error[:, None] * np.float32(value_coefficient / rows)
+    if others is None:
+        centred = advantage - _mean(advantage)
+        unexplained = _mean(np.square(centred))
+    else:
+        mean, unexplained = map(np.float32, others())
+        centred = advantage - mean
+    normalised = centred / (np.sqrt(unexplained) + np.float32(1e-8))
+    gain, bounded = ratio * normalised, clipped * normalised
+    # Within the bounds both are the same number; beyond them only what is smaller still has a slope.
+    by_log_prob = np.where(gain <= bounded, gain, np.float32(0)) * np.float32(-1 / rows)
+    by_logits -= probs * by_log_prob
+    by_logits[taken] += by_log_prob
     losses = (
         -float(_mean(np.minimum(gain, bounded))),
         0.5 * float(error.dot(error)) / rows,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -33,13 +33,12 @@ class Group(Protocol):
     def workers(self) -> int:
         """Number of workers."""
 
-    def gathered(self, kind: str, numbers: NDArray[Any]) -> list[NDArray[Any]]:
-        """The numbers (N,) that each worker gave, in their order; waits until all have given theirs.
+    def give(self, kind: str, numbers: NDArray[Any]) -> Callable[[], list[NDArray[Any]]]:
+        """Give numbers (N,) of a kind, one of `KINDS`, and return what gathers those of all.
 
-        They are valid until the next call. `kind` is one of `KINDS`.
-
-        Raises:
-            MlxeError: another worker gave something else, or is no more.
+        It is to be called once, before more is given. It waits until all have given theirs, and returns what each
+        worker gave, in their order, valid until more is given. It raises `MlxeError` if another worker gave something
+        else, or is no more.
         """
         ...
 
@@ -112,7 +111,7 @@ def gradient(vector: NDArray[Any]) -> None:
 def _average(group: Group, piece: NDArray[Any]) -> None:
     given = np.empty(len(piece) + 1, piece.dtype)
     given[0], given[1:] = _HERE.rows, piece
-    found = group.gathered(GRADIENT, given)
+    found = group.give(GRADIENT, given)()
     share = np.array([one[0] for one in found], np.float64)
     share /= share.sum()
     np.multiply(found[0][1:], piece.dtype.type(share[0]), out=piece)
@@ -120,11 +119,19 @@ def _average(group: Group, piece: NDArray[Any]) -> None:
         piece += one[1:] * piece.dtype.type(weight)
 
 
-def gathered(numbers: NDArray[Any]) -> list[NDArray[Any]]:
-    """The statistics (N,) that each worker has, in their order; of a worker alone its own."""
+def give(numbers: NDArray[Any]) -> Callable[[], list[NDArray[Any]]]:
+    """Give statistics (N,), and return what gathers those of all workers, see `Group.give`; of a worker alone its own.
+
+    What is done between the two need not wait for others.
+    """
     group = _HERE.group
     own = np.array(numbers, np.float64)
-    return [own] if group is None else group.gathered(STATISTIC, own)
+    return (lambda: [own]) if group is None else group.give(STATISTIC, own)
+
+
+def gathered(numbers: NDArray[Any]) -> list[NDArray[Any]]:
+    """The statistics (N,) that each worker has, in their order; of a worker alone its own."""
+    return give(numbers)()
 
 
 def total(numbers: Any) -> Doubles:
@@ -159,15 +166,25 @@ def mean(number: Any, rows: float | None = None) -> float:
 
 
 def moments(numbers: NDArray[Any]) -> tuple[float, float]:
-    """Mean and variance of the numbers (N,) of all workers; Chan, Golub and LeVeque 1979.
+    """Mean and variance of the numbers (N,) of all workers."""
+    return give_moments(numbers)()
 
-    Each worker is asked once, so a minibatch costs one exchange.
+
+def give_moments(numbers: NDArray[Any]) -> Callable[[], tuple[float, float]]:
+    """Give the moments of numbers (N,); returns what waits for the mean and variance of all workers' numbers.
+
+    Chan, Golub and LeVeque 1979: each worker is asked once, so a minibatch costs one exchange.
     """
     known = np.asarray(numbers, np.float64)
     rows, centre = float(len(known)), float(known.mean())
     off = known - centre
     squares = float(off.dot(off))
-    parts = [part.tolist() for part in gathered(np.array([rows, centre, squares]))]
+    gather = give(np.array([rows, centre, squares]))
+    return lambda: _put_together([part.tolist() for part in gather()])
+
+
+def _put_together(parts: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Mean and variance of all numbers, given of each part how many, their mean, and the squares around it."""
     rows, centre, squares = parts[0]
     for more, other, spread in parts[1:]:
         shift, both = other - centre, rows + more

@@ -73,7 +73,7 @@ class Turns:
         return results
 
     def gathered(self, index: int, kind: str, numbers: NDArray[Any]) -> list[NDArray[Any]]:
-        """See `maths.together.Group.gathered`."""
+        """Give a worker's numbers, and have the others go on to theirs; see `maths.together.Group.give`."""
         given = self._given[self._steps[index] % 2]
         self._steps[index] += 1
         given[index] = (kind, numbers.copy())
@@ -113,9 +113,9 @@ class Turn:
     def begin(self, attempt: int) -> None:
         """All begin together whenever they run."""
 
-    def gathered(self, kind: str, numbers: NDArray[Any]) -> list[NDArray[Any]]:
-        """See `maths.together.Group.gathered`."""
-        return self.turns.gathered(self.index, kind, numbers)
+    def give(self, kind: str, numbers: NDArray[Any]) -> Callable[[], list[NDArray[Any]]]:
+        """See `maths.together.Group.give`: it is given when it is gathered, for no other runs in between."""
+        return functools.partial(self.turns.gathered, self.index, kind, numbers)
 
 
 class InTurn:

@@ -8,7 +8,7 @@ update: their mean, weighted by rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -55,8 +55,8 @@ class Given:
         self.workers = len(pushes)
         self._pushes, self._used = pushes, 0
 
-    def gathered(self, kind: str, numbers: NDArray[Any]) -> list[NDArray[Any]]:
-        """See `maths.together.Group.gathered`.
+    def give(self, kind: str, numbers: NDArray[Any]) -> Callable[[], list[NDArray[Any]]]:
+        """See `maths.together.Group.give`; all is there already.
 
         Raises:
             StepsDiffer: something else was given.
@@ -71,7 +71,7 @@ class Given:
                 )
             found.append(array)
         self._used += 1
-        return found
+        return lambda: found
 
     def expect_end(self) -> None:
         """Make sure that nothing is left.

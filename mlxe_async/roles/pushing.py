@@ -55,10 +55,10 @@ class Recorder:
     def __init__(self) -> None:
         self.entries: list[tuple[str, NDArray[Any]]] = []
 
-    def gathered(self, kind: str, numbers: NDArray[Any]) -> list[NDArray[Any]]:
-        """See `maths.together.Group.gathered`."""
+    def give(self, kind: str, numbers: NDArray[Any]) -> Callable[[], list[NDArray[Any]]]:
+        """See `maths.together.Group.give`."""
         self.entries.append((kind, numbers.copy()))
-        return [numbers]
+        return lambda: [numbers]
 
 
 class Pushing:

@@ -90,7 +90,7 @@ class Team:
                 'try schedule.gradients = "learner"'
             )
         norm = float(np.linalg.norm(algorithm.weights().astype(np.float64)))
-        told = [_read(one) for one in self._group.gathered(together.END, _written({"norm": norm, "done": {**done}}))]
+        told = [_read(one) for one in self._group.give(together.END, _written({"norm": norm, "done": {**done}}))()]
         norms = [one["norm"] for one in told]
         if any(math.isfinite(one) and one != norms[0] for one in norms):
             raise StepsDiffer(

@@ -48,7 +48,7 @@ def way_us(nbytes: int) -> float:
             began = time.process_time()
             for number in range(again * pushes + 1, (again + 1) * pushes + 1):
                 recorder = Recorder()
-                recorder.gathered(together.GRADIENT, gradient)
+                recorder.give(together.GRADIENT, gradient)()
                 worker.write(0, number, (recorder.entries, rows))
                 learner.read(0, number)
             best = min(best, (time.process_time() - began) / pushes)

@@ -118,6 +118,8 @@ CALLS = {
     "outliers.Outliers": [(4.0,)],
     "together.are_several": [()],
     "together.gathered": [(doubles(3),)],
+    "together.give": [(doubles(3),)],
+    "together.give_moments": [(doubles(6),), (singles(6),)],
     "together.gradients_made": [()],
     "together.mean": [(0.5,), (torch.tensor(0.5), 3.0)],
     "together.moments": [(doubles(6),), (singles(6),)],

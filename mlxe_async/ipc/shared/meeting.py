@@ -88,11 +88,14 @@ class Meeting:
         self._attempt, self._step = attempt, 0
 
     def gathered(self, kind: str, numbers: NDArray[Any]) -> list[NDArray[Any]]:
-        """The numbers (N,) that each worker gave, in their order, as views that are valid until the next call.
+        """Give numbers and gather those of all, see `give`."""
+        return self.give(kind, numbers)()
 
-        Raises:
-            StepsDiffer: another worker gave something else.
-            AttemptBroken: another worker is no more.
+    def give(self, kind: str, numbers: NDArray[Any]) -> Callable[[], list[NDArray[Any]]]:
+        """Give numbers (N,); what is returned waits for those of all, and is called before more is given.
+
+        It returns what each worker gave, in their order, as views that are valid until more is given. It raises
+        `StepsDiffer` if another worker gave something else, and `AttemptBroken` if another worker is no more.
         """
         if numbers.nbytes > self._slot_bytes:
             raise ValueError(f"meeting: expected at most {self._slot_bytes} bytes, got {numbers.nbytes}")
@@ -105,12 +108,16 @@ class Meeting:
         due = self._attempt << _STEP_BITS | self._step
         self._words.set(self._given[me], due)
         self._futexes[me].wake()
-        self._await(due)
-        fence()
-        told = [self._words.get(name) for name in tags]
-        if odd := [k for k in range(self.workers) if told[k] != tag]:
-            raise StepsDiffer(self._differences(tag, odd[0], told[odd[0]]))
-        return [slot[: numbers.nbytes].view(numbers.dtype) for slot in slots]
+
+        def gather() -> list[NDArray[Any]]:
+            self._await(due)
+            fence()
+            told = [self._words.get(name) for name in tags]
+            if odd := [k for k in range(self.workers) if told[k] != tag]:
+                raise StepsDiffer(self._differences(tag, odd[0], told[odd[0]]))
+            return [slot[: numbers.nbytes].view(numbers.dtype) for slot in slots]
+
+        return gather
 
     def release(self) -> None:
         """Let go of the shared memory."""

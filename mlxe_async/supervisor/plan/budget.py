@@ -196,14 +196,12 @@ class Measures:
         """Seconds since the run began, without those between its interruptions and its resumptions."""
         return time.monotonic() - self._began
 
-    def look_at_cpu(self, *, at_most_every_s: float = 0.0) -> None:
-        """Note how much CPU time each process has used so far, unless that was just done."""
-        if self.cpu.age_s < at_most_every_s:
-            return
+    def look_at_cpu(self, *, starved: bool = True) -> None:
+        """Note how much CPU time each process has used so far, and for how long it was `starved` of it."""
         living = [(name, pid) for pid, name in self.living().items()]
         if self._nursery.pid:
             living.append(("mlxe-nursery", self._nursery.pid))
-        self.cpu.look(living)
+        self.cpu.look(living, starved=starved)
 
     def living(self) -> dict[int, str]:
         """The run's processes by pid, without this one and the nursery."""
@@ -212,7 +210,8 @@ class Measures:
 
     def cpu_seconds(self, without: str) -> float:
         """CPU time of all processes but those whose name begins like this, a moment ago."""
-        self.look_at_cpu(at_most_every_s=CPU_LOOK_S)
+        if self.cpu.age_s >= CPU_LOOK_S:
+            self.look_at_cpu(starved=False)
         return self.cpu.total(without=without)
 
     def to_keep(self, next_seq: int) -> dict[str, Any]:

@@ -31,15 +31,21 @@ class CpuClock:
         """Seconds since the last look."""
         return time.monotonic() - self._looked
 
-    def look(self, processes: Iterable[tuple[str, int]]) -> None:
-        """Note how much each living process, `(name, pid)`, has used so far."""
+    def look(self, processes: Iterable[tuple[str, int]], *, starved: bool = True) -> None:
+        """Note how much each living process, `(name, pid)`, has used so far.
+
+        Args:
+            processes: which ones.
+            starved: note also for how long they had no core, which costs forty times as much.
+        """
         self._looked = time.monotonic()
         self._sums.clear()
         for name, pid in processes:
             seconds = process_seconds(pid)
             if seconds:
                 self._seen[name, pid] = seconds
-                self._starved[name, pid] = starved_seconds(pid)
+                if starved:
+                    self._starved[name, pid] = starved_seconds(pid)
 
     def total(self, *, without: str = "\0") -> float:
         """Seconds of all processes seen and of this one since the clock was made.
