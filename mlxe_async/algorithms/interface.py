@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, JsonValue
 
+from mlxe_async import denormals
 from mlxe_async.algorithms.state import drawing
 from mlxe_async.algorithms.state.modules import ModulesOf
 from mlxe_async.maths import annealing, metrics
@@ -244,7 +245,8 @@ class Algorithm:
         self.rng = np.random.default_rng([seed, 1])
         self.batch_rows = getattr(settings, "batch", self.batch_rows)
         self.rows_per_update = getattr(settings, "rows_per_update", self.rows_per_update)
-        self._modules = ModulesOf(self, seed, threads)
+        with denormals.flushed() if learns else contextlib.nullcontext():  # so torch's threads do so, which begin here
+            self._modules = ModulesOf(self, seed, threads)
         self.parameters = self._modules.parameters
 
     @classmethod

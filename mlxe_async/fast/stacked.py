@@ -48,7 +48,8 @@ class Stacked:
                 for one in range(self.copies):
                     torch.addmv(bias[one, 0], below[one], weight[one, :, 0], out=found[one, :, 0])
             else:
-                torch.baddbmm(bias, below, weight, out=found)
+                torch.bmm(below, weight, out=found)
+                found.add_(bias)  # baddbmm would first write it, and then read it again
             if number < len(self._layers) - 1:
                 found.tanh_() if self._tanh else found.clamp_min_(0)
             below = found

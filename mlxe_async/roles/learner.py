@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from mlxe_async import denormals
 from mlxe_async.algorithms.interface import Clock
 from mlxe_async.errors import (
     AttemptBroken,
@@ -431,7 +432,8 @@ class Learner:
             together.learn_from(_rows_of(batch))
         self._page.enter(self._update_timeout_s, "update")
         try:
-            metrics, priorities = self._audit.update(batch, clock, published, may_fall_back=not self._has_learned)
+            with denormals.flushed():
+                metrics, priorities = self._audit.update(batch, clock, published, may_fall_back=not self._has_learned)
             tally.add(metrics)
             self._odd = tally.odd
             self._likeness.learned(batch, clock)

@@ -6,6 +6,7 @@ from role_fakes import LAYOUT, FakeAlgorithm, FakeLane, FakePage, FakeTask, Fake
 from test_executor import BLOCK, make
 
 from mlxe_async.algorithms.interface import Priorities
+from mlxe_async.denormals import are_flushed
 from mlxe_async.errors import NumericError
 from mlxe_async.memory.replay import ReplayMemory
 from mlxe_async.memory.shape import ReplayShape
@@ -114,6 +115,18 @@ def test_a_plan_is_learned_from_then_published_once_with_its_lag():
     assert (done["lag_min"], done["lag_mean"], done["lag_max"]) == (3, 3.0, 3)
     assert [clock.updates for clock in algorithm.clocks] == [100, 101]
     assert {clock.episodes for clock in algorithm.clocks} == {2}
+
+
+def test_numbers_too_small_for_their_exponent_are_0_while_it_learns_and_then_no_more():
+    pytest.importorskip("torch")
+    algorithm, seen = FakeAlgorithm(), []
+    update = algorithm.update
+    algorithm.update = lambda *given: seen.append(are_flushed()) or update(*given)
+    memorizer = memorizer_of([filled_lane()], algorithm=algorithm)
+    learner, _ = learner_of(memorizer, algorithm)
+    learner.learn(memorizer.memorize(), **COUNTS)
+    assert seen == [True, True]
+    assert not are_flushed()
 
 
 def test_rows_older_than_the_bound_are_not_learned_from_and_counted():

@@ -50,6 +50,7 @@ PACKAGES = {
     "cpprb": ["cpprb==11.0.0"],
     "sb3-contrib": ["sb3-contrib==2.9.2", "stable-baselines3==2.9.2", "gymnasium==1.4.0"],
     "continuous": ["stable-baselines3==2.9.2", "gymnasium[box2d,mujoco]==1.4.0"],
+    "sbx": ["sbx-rl==0.28.0", "stable-baselines3==2.9.2", "gymnasium[mujoco]==1.4.0"],
     "atari": [
         "stable-baselines3==2.9.2",
         "gymnasium==1.4.0",

@@ -1,9 +1,10 @@
 """Learning beside others: `python tests/benchmarks/peers/side_by_side.py --venvs FOLDER [--rows ...] [--seeds 3]`.
 
-The same task, seeds, network, steps, updates a step and threads for all: this package, stable-baselines3, and for SAC
-and TD3 a loop as CleanRL's single files have it. They run one after the other, A B C A B C, each in a fresh process.
-All learn in one thread. Ours acts beside it in a process of its own for SAC and TD3 (`oa`): it delivers eight steps at
-a time and waits while sixteen updates are owed.
+The same task, seeds, network, steps and updates a step for all: this package, stable-baselines3, and for SAC and TD3
+a loop as CleanRL's single files have it, and SBX, stable-baselines3's sibling in JAX. They run one after the other,
+A B C A B C, each in a fresh process. All learn in `--threads` threads; SBX in as many as there are cores. Ours acts
+beside it in a process of its own for SAC and TD3 (`oa`): it delivers eight steps at a time and waits while sixteen
+updates are owed.
 Each finished run is a line of `results/side_by_side.jsonl`: what is there is not run again, so the command may be
 stopped at any time. The table is kept beside it as `side_by_side.md`; `--show` runs nothing. Told are the median
 seconds of learning, our share of theirs, and the mean of the returns with its 95 % bootstrap interval over seeds.
@@ -21,9 +22,11 @@ from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent / "scripts"))
 
 import compare
+from pools import processor
 from tasks_to_learn import ROWS
 
 from mlxe_async.analysis.statistics import bootstrap
@@ -36,10 +39,13 @@ Line = dict[str, Any]
 
 def contestants(row: str) -> list[compare.Contestant]:
     """Who runs for a row, ourselves first; the folder of the others' packages is made by the first call."""
+    ppo = ROWS[row].algorithm == "ppo"
+    venv = "continuous" if ppo else "sbx"  # which has stable-baselines3, too
     found = [compare.Contestant("mlxe_async", None, "learn_ours.py")]
-    found.append(compare.Contestant("stable-baselines3", "continuous", "learn_sb3.py"))
-    if ROWS[row].algorithm != "ppo":
-        found.append(compare.Contestant("cleanrl-loop", "continuous", "learn_loop.py"))
+    found.append(compare.Contestant("stable-baselines3", venv, "learn_sb3.py"))
+    if not ppo:
+        found.append(compare.Contestant("cleanrl-loop", venv, "learn_loop.py"))
+        found.append(compare.Contestant("sbx", venv, "learn_sbx.py"))
     return found
 
 
@@ -53,11 +59,15 @@ def complete(rows: Sequence[str], seeds: int, given: argparse.Namespace) -> None
     for row in rows:
         for seed in range(FIRST_SEED, FIRST_SEED + seeds):
             for one in contestants(row):
+                if given.peers and one.name not in given.peers.split(","):
+                    continue
                 if any((line["row"], line["seed"], line["peer"]) == (row, seed, one.name) for line in read(given.kept)):
                     continue
-                line = compare.run(one, given.venvs, ["--row", row, "--seed", str(seed)], given.limit)[-1]
+                words = ["--row", row, "--seed", str(seed), "--threads", str(given.threads)]
+                line = compare.run(one, given.venvs, words, given.limit)[-1]
                 if "error" in line:
                     raise SystemExit(f"{row}, seed {seed}, {one.name}: {line['error']}")
+                line |= {"threads": given.threads, "processor": processor()}
                 with given.kept.open("a") as file:
                     file.write(json.dumps(line) + "\n")
                 told = f"{line['seconds']:.1f} s, return {line['reached']:.1f}, others {100 * line['others']:.0f} %"
@@ -74,19 +84,23 @@ def table(lines: Sequence[Line]) -> list[str]:
             mine = [line for line in of_row if line["peer"] == peer]
             seconds, returns = [line["seconds"] for line in mine], [line["reached"] for line in mine]
             low, high = bootstrap(returns, lambda some: float(np.mean(some)))
-            median = statistics.median(seconds)
-            share = f"{statistics.median(own) / median:.2f}" if own and peer != "mlxe_async" else ""
-            rows.append(
-                (
-                    f"{row}, {ROWS[row].steps:,} steps",
-                    f"{peer} {mine[-1]['version']}",
-                    str(len(mine)),
-                    f"{median:.1f} ({min(seconds):.1f} to {max(seconds):.1f})",
-                    share,
-                    f"{statistics.fmean(returns):.1f}",
-                    f"{low:.1f} to {high:.1f}",
+            compiled = [line["seconds"] - line.get("compiling_seconds", 0.0) for line in mine]
+            for what, took in {"": seconds, ", compiling left out": compiled}.items():
+                if what and compiled == seconds:
+                    continue
+                median = statistics.median(took)
+                share = f"{statistics.median(own) / median:.2f}" if own and peer != "mlxe_async" else ""
+                rows.append(
+                    (
+                        f"{row}, {ROWS[row].steps:,} steps",
+                        f"{peer} {mine[-1]['version']}{what}",
+                        str(len(mine)),
+                        f"{median:.1f} ({min(took):.1f} to {max(took):.1f})",
+                        share,
+                        f"{statistics.fmean(returns):.1f}",
+                        f"{low:.1f} to {high:.1f}",
+                    )
                 )
-            )
     return [f"| {' | '.join(cells)} |" for cells in rows]
 
 
@@ -95,6 +109,8 @@ def main() -> None:
     parser.add_argument("--venvs", type=Path, default=compare.ROOT / ".tox" / "peers-venvs", help="of the others")
     parser.add_argument("--rows", default=",".join(ROWS), help="which, with commas between")
     parser.add_argument("--seeds", type=int, default=3, help="how many")
+    parser.add_argument("--threads", type=int, default=1, help="in which all but SBX learn")
+    parser.add_argument("--peers", default="", help="only these contestants, with commas between")
     parser.add_argument("--limit", type=float, default=3000.0, help="seconds after which a run is given up")
     parser.add_argument("--kept", type=Path, default=KEPT, help="where finished runs are kept")
     parser.add_argument("--show", action="store_true", help="run nothing")

@@ -161,8 +161,8 @@ class TD3(Learner):
 
 
 def main() -> None:
-    name, row, seed = tasks_to_learn.asked()
-    torch.set_num_threads(1)
+    name, row, seed, threads = tasks_to_learn.asked()
+    torch.set_num_threads(threads)
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
     env = gymnasium.make(row.env)

@@ -12,13 +12,14 @@ import tasks_to_learn
 from mlxe_async import Supervisor, load_policy, load_settings
 
 SETTINGS = Path(__file__).parents[4] / "settings"
-COMMON = ("stop.solved=false", "evaluation.enabled=false", "checkpoint.interval_s=0", "learner.threads=1")
+COMMON = ("stop.solved=false", "evaluation.enabled=false", "checkpoint.interval_s=0")
 
 
-def overrides(row: tasks_to_learn.Row, seed: int) -> list[str]:
+def overrides(row: tasks_to_learn.Row, seed: int, threads: int) -> list[str]:
     """What the settings file says otherwise: the same network, rows, updates and steps as the others have."""
     limit = {"Pendulum-v1": 200, "HalfCheetah-v5": 1000, "LunarLander-v3": 1000}[row.env]
     same = [*COMMON, f"run.seed={seed}", f"stop.env_steps={row.steps}", f'task.env="{row.env}"']
+    same += [f"learner.threads={threads}"]
     same += [f"task.max_episode_steps={limit}", f"evaluation.max_episode_steps={limit}"]
     if row.algorithm == "ppo":
         executors = 2
@@ -58,9 +59,9 @@ class Clock:
 
 
 def main() -> None:
-    name, row, seed = tasks_to_learn.asked()
+    name, row, seed, threads = tasks_to_learn.asked()
     file = {"sac": "sac-pendulum", "td3": "td3-pendulum", "ppo": "ppo-lunarlander"}[row.algorithm]
-    settings = load_settings(SETTINGS / f"{file}.toml", overrides(row, seed))
+    settings = load_settings(SETTINGS / f"{file}.toml", overrides(row, seed, threads))
     clock, began = Clock(), time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         supervisor = Supervisor(settings, run_dir=folder)

@@ -35,8 +35,8 @@ def model(row: tasks_to_learn.Row, seed: int) -> BaseAlgorithm:
 
 
 def main() -> None:
-    name, row, seed = tasks_to_learn.asked()
-    torch.set_num_threads(1)
+    name, row, seed, threads = tasks_to_learn.asked()
+    torch.set_num_threads(threads)
     learner = model(row, seed)
     began = time.perf_counter()
     learner.learn(row.steps)

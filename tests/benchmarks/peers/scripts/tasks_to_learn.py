@@ -63,13 +63,14 @@ ROWS = {
 }
 
 
-def asked() -> tuple[str, Row, int]:
-    """The command line: which row, and the seed of everything random."""
+def asked() -> tuple[str, Row, int, int]:
+    """The command line: which row, the seed of everything random, and the threads that learn."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--row", choices=[*ROWS], required=True)
     parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
-    return given.row, ROWS[given.row], given.seed
+    return given.row, ROWS[given.row], given.seed, given.threads
 
 
 def mean_return(row: Row, act: Callable[[np.ndarray], Any]) -> float:
