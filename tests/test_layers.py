@@ -18,6 +18,7 @@ TABLE = {
     "cores": set(),
     "fences": set(),
     "turns": set(),
+    "denormals": set(),
     "storage": {"errors", "rows"},
     "logs": {"errors", "storage"},
     "ipc": {"errors", "fences"},
@@ -27,10 +28,12 @@ TABLE = {
     "optimisers": {"gpu"},
     "tasks": {"errors", "parts", "rows", "settings"},
     "memory": {"errors", "fences", "parts", "rows"},
-    "algorithms": {"errors", "maths", "networks", "optimisers", "rows", "turns"},
+    "algorithms": {"denormals", "errors", "maths", "networks", "optimisers", "rows", "turns"},
     # Above the algorithms, which know nothing of it; of the roles the learner alone imports it.
     "fast": {"algorithms", "errors", "gpu", "maths", "networks", "optimisers", "rows"},
-    "roles": {"algorithms", "errors", "fast", "maths", "memory", "rows", "seeds", "settings", "tasks", "turns"},
+    "roles": {
+        *("algorithms", "denormals", "errors", "fast", "maths", "memory", "rows", "seeds", "settings", "tasks", "turns")
+    },
     "settings": {"algorithms", "cores", "errors", "storage"},
     "schedules": set(),
     "analysis": {"algorithms", "errors", "logs", "roles", "rows", "seeds", "storage", "tasks"},
@@ -57,6 +60,7 @@ PACKAGES = {
     "cores": set(),
     "fences": set(),
     "turns": set(),
+    "denormals": {"numpy"},
     "storage": {"numpy", "safetensors"},
     "logs": {"structlog"},
     "ipc": {"numpy"},
