@@ -245,7 +245,9 @@ class Algorithm:
         self.rng = np.random.default_rng([seed, 1])
         self.batch_rows = getattr(settings, "batch", self.batch_rows)
         self.rows_per_update = getattr(settings, "rows_per_update", self.rows_per_update)
-        with denormals.flushed() if learns else contextlib.nullcontext():  # so torch's threads do so, which begin here
+        with (
+            denormals.flushed() if learns else contextlib.nullcontext()
+        ):  # also in the threads of torch that begin here
             self._modules = ModulesOf(self, seed, threads)
         self.parameters = self._modules.parameters
 

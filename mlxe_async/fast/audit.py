@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -28,7 +28,7 @@ import numpy as np
 from mlxe_async.algorithms.interface import Clock, Metrics, Rows, learned
 from mlxe_async.errors import AuditFailed
 from mlxe_async.fast import Updates
-from mlxe_async.fast.quick import weights_of
+from mlxe_async.fast.rounding import rounded_otherwise
 from mlxe_async.maths import categorical, together
 from mlxe_async.networks.ways import watched
 from mlxe_async.optimisers import FlatOptimiser
@@ -37,11 +37,9 @@ from mlxe_async.rows import Array
 if TYPE_CHECKING:
     import torch
 
-# Of the norm: how far a gradient or a step may be from the file's own; and the changes that show what rounding decides.
+# Of the norm: how far a gradient or a step may be from the file's own.
 NEAR = {"float32": 1e-4, "tf32": 5e-3, "bfloat16": 2e-2}
-UNITS = {"float32": 2.0**-20, "tf32": 2.0**-10, "bfloat16": 2.0**-7}
 TRIALS = 8
-ROUNDED_UNITS = 0.25  # of `UNITS`: by how much the outputs of layers are changed, where weights are by whole ones
 MOST_BYTES = 1 << 26  # of gradients that are remembered of one update; what follows them is not compared
 EARLY_STEPS = 2  # of an update that are compared between the first one and the `every`-th
 ROUNDED = 2.0**-22  # of a state's norm: how far apart equal steps may end by rounding alone
@@ -260,8 +258,7 @@ class Audit:
         """
         algorithm = self._algorithm
         algorithm.restore(before)
-        if rng is not None:
-            self._jitter(rng)
+        rounding = contextlib.nullcontext() if rng is None else rounded_otherwise(algorithm, self._precision, rng)
 
         def follow(step: int, gradient: torch.Tensor) -> None:
             if step >= len(taken) or gradient.shape != taken[step].shape:
@@ -271,47 +268,11 @@ class Audit:
 
         counted = self._with(follow)
         try:
-            with contextlib.nullcontext() if rng is None else self._rounded_otherwise(rng):
+            with rounding:
                 metrics, priorities = counted(lambda: learned(algorithm, batch, clock))
         except _Enough:
             return _Walk(None, {}, None, counted.steps + 1)
         return _Walk(algorithm.state(), metrics, priorities, counted.steps)
-
-    def _jitter(self, rng: np.random.Generator) -> None:
-        import torch
-
-        with torch.no_grad():
-            for weights in weights_of(self._algorithm):
-                change = 1 + UNITS[self._precision] * rng.standard_normal(tuple(weights.shape))
-                weights.mul_(torch.as_tensor(change, dtype=torch.float32, device=weights.device))
-
-    @contextlib.contextmanager
-    def _rounded_otherwise(self, rng: np.random.Generator) -> Iterator[None]:
-        """Change the outputs of each layer by a unit of their last place or so, each number by itself.
-
-        Other weights change the values of all rows alike, and an advantage, their difference, hardly at all; sums that
-        are made in another order change each row's value by itself.
-        """
-        import torch
-        from torch import nn
-
-        unit = ROUNDED_UNITS * UNITS[self._precision]
-
-        def change(_module: nn.Module, _given: Any, found: Any) -> Any:
-            if not isinstance(found, torch.Tensor):
-                return None
-            change = 1 + unit * rng.standard_normal(tuple(found.shape), np.float32)
-            return found * torch.from_numpy(change).to(found)
-
-        parts = [part for one in vars(self._algorithm).values() if isinstance(one, nn.Module) for part in one.modules()]
-        hooks = [
-            one.register_forward_hook(change) for one in parts if next(one.parameters(recurse=False), None) is not None
-        ]
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
 
     def _states_differ(self, before: Mapping[str, Array], own: _Walk, twin: _Walk) -> str:
         """Return what changed differently, in words; "" if all changed alike, or if the end was not reached."""

@@ -234,7 +234,7 @@ def exchange(workers: int, nbytes: int, times: int = 200) -> float:
             for _ in range(times):
                 began = time.perf_counter()
                 mean[...] = 0
-                for given in meeting.gathered("gradient", numbers):
+                for given in meeting.give("gradient", numbers)():
                     mean += given
                 mean /= workers
                 spent.append(time.perf_counter() - began)

@@ -10,6 +10,7 @@ from mlxe_async.algorithms import Clock
 from mlxe_async.errors import AuditFailed
 from mlxe_async.fast import audit, updates
 from mlxe_async.fast.audit import Audit
+from mlxe_async.fast.rounding import rounded_otherwise
 
 CASES = [
     ("ppo", {"epochs": 2, "minibatch": 16}),
@@ -290,3 +291,17 @@ def test_where_all_values_are_alike_and_rounding_is_most_of_an_advantage_it_does
         rows |= {name: np.zeros_like(rows[name]) for name in ("terminated", "truncated")}
         rows |= {"reward": np.ones_like(rows["reward"]), "valid": np.ones_like(rows["valid"])}
         Audit(updates(algorithm), 1).update(rows, Clock())
+
+
+@pytest.mark.parametrize(("name", "spaces"), [("ppo", None), ("sac", BOX)])
+def test_layers_are_rounded_otherwise_for_a_while_and_then_no_more(name, spaces):
+    algorithm = agent(name) if spaces is None else agent(name, spaces=spaces, layers=[16, 12])
+    seen = torch.zeros((5, algorithm.spaces.observation_shape[0])) + 0.3
+    weights = algorithm.weights()
+    with rounded_otherwise(algorithm, "float32", np.random.default_rng(0)):
+        outputs = algorithm.actor(seen).detach()
+    after = algorithm.actor(seen).detach()
+    assert len(outputs.unique(dim=0)) == 5  # each row by itself
+    assert len(after.unique(dim=0)) == 1
+    torch.testing.assert_close(outputs, after, rtol=1e-4, atol=1e-6)
+    assert 0 < np.abs(algorithm.weights() - weights).max() < 1e-4

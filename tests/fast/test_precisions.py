@@ -6,7 +6,8 @@ import pytest
 from proof import NEAR as EQUAL
 from proof import PICTURES, distance
 
-from mlxe_async.fast.audit import NEAR, UNITS
+from mlxe_async.fast.audit import NEAR
+from mlxe_async.fast.rounding import UNITS
 from mlxe_async.networks import Precision
 
 

@@ -54,7 +54,7 @@ def test_each_gets_what_all_gave_in_their_order(exchange):
         told = []
         for step in range(50):
             given = np.full(3, 100 * step + index, np.float32)
-            told.append([one.tolist() for one in meeting.gathered("gradient", given)])
+            told.append([one.tolist() for one in meeting.give("gradient", given)()])
         return told
 
     found = together(exchange, work)
@@ -67,20 +67,20 @@ def test_what_was_given_stays_until_the_next_exchange_however_slow_a_reader_is(e
     slow = threading.Event()
 
     def work(index, meeting):
-        first = meeting.gathered("gradient", np.full(4, index + 1.0))
+        first = meeting.give("gradient", np.full(4, index + 1.0))()
         if index == 2:
             slow.wait(20)
             return [one.tolist() for one in first]
         given = threading.Thread(target=slow.set)
         given.start()
-        meeting.gathered("gradient", np.full(4, -1.0))
+        meeting.give("gradient", np.full(4, -1.0))()
         given.join()
         return []
 
     def lazy(index, meeting):
         found = work(index, meeting)
         if index == 2:
-            meeting.gathered("gradient", np.full(4, -1.0))
+            meeting.give("gradient", np.full(4, -1.0))()
         return found
 
     assert together(exchange, lazy)[2] == [[1.0] * 4, [2.0] * 4, [3.0] * 4]
@@ -88,7 +88,7 @@ def test_what_was_given_stays_until_the_next_exchange_however_slow_a_reader_is(e
 
 def test_another_kind_or_length_is_told_to_all(exchange):
     def work(index, meeting):
-        return meeting.gathered("end" if index == 1 else "gradient", np.zeros(2 + (index == 1)))
+        return meeting.give("end" if index == 1 else "gradient", np.zeros(2 + (index == 1)))()
 
     first, second, third = together(exchange, work)
     assert isinstance(first, StepsDiffer)
@@ -99,7 +99,7 @@ def test_another_kind_or_length_is_told_to_all(exchange):
 
 def test_more_than_a_slot_holds_is_refused(exchange):
     with pytest.raises(ValueError, match="expected at most 4096 bytes, got 4104"):
-        member(exchange, 0).gathered("gradient", np.zeros(513))
+        member(exchange, 0).give("gradient", np.zeros(513))()
 
 
 def test_who_waits_for_one_that_is_gone_hears_it_and_the_next_attempt_begins_anew(exchange):
@@ -114,7 +114,7 @@ def test_who_waits_for_one_that_is_gone_hears_it_and_the_next_attempt_begins_ane
         meeting = member(exchange, 0, 2, waiting=waiting)
         meeting.begin(attempt)
         try:
-            found.append([one.tolist() for one in meeting.gathered("gradient", np.ones(1))])
+            found.append([one.tolist() for one in meeting.give("gradient", np.ones(1))()])
         except AttemptBroken as error:
             found.append(str(error))
         meeting.release()
@@ -130,7 +130,7 @@ def test_who_waits_for_one_that_is_gone_hears_it_and_the_next_attempt_begins_ane
     again.start()
     other = member(exchange, 1, 2)
     other.begin(2)
-    assert [one.tolist() for one in other.gathered("gradient", np.full(1, 2.0))] == [[1.0], [2.0]]
+    assert [one.tolist() for one in other.give("gradient", np.full(1, 2.0))()] == [[1.0], [2.0]]
     again.join(20)
     other.release()
     assert found[1] == [[1.0], [2.0]]
@@ -141,12 +141,12 @@ def test_an_attempt_that_is_whole_is_not_broken_afterwards(exchange):
     one, other = member(exchange, 0, 2), member(exchange, 1, 2)
     for meeting in (one, other):
         meeting.begin(1)
-    taker = threading.Thread(target=lambda: one.gathered("gradient", np.ones(1)))
+    taker = threading.Thread(target=lambda: one.give("gradient", np.ones(1))())
     taker.start()
-    other.gathered("gradient", np.ones(1))
+    other.give("gradient", np.ones(1))()
     taker.join(20)
     declare_broken(exchange, 1)
-    late = threading.Thread(target=lambda: one.gathered("end", np.ones(1)))
+    late = threading.Thread(target=lambda: one.give("end", np.ones(1))())
     other._words.set(other._tags[1][1], 1 << 40 | 8)
     other._words.set(other._given[1], 1 << 32 | 2)
     late.start()
@@ -166,7 +166,7 @@ def attempt_in_a_child(segment, attempt, steps, told):
         meeting.begin(attempt)
         os.write(told, b"b")
         for step in range(steps):
-            meeting.gathered("gradient", np.full(300, 2.0 * step))
+            meeting.give("gradient", np.full(300, 2.0 * step))()
         os._exit(0)
     except AttemptBroken:
         os._exit(3)
@@ -201,7 +201,7 @@ def test_a_worker_that_is_killed_tears_nothing_and_nothing_hangs(kills):
             meeting.begin(attempt)
             try:
                 for step in range(steps):
-                    mine, theirs = meeting.gathered("gradient", np.full(300, 1.0 * step))
+                    mine, theirs = meeting.give("gradient", np.full(300, 1.0 * step))()
                     assert (mine == step).all()
                     assert (theirs == 2 * step).all()
                 ended += 1

@@ -18,8 +18,9 @@ def killed(moment):
         def set_weights(self, flat):
             super().set_weights(flat)
             type(self).taken += 1  # of the class: an object's attributes are kept
-            # A network that is offered again comes first: the next life must come further.
-            if "mlxe-lrn" in os.environ["MLXE_ROLE"] and life() <= LIVES and self.taken == life():
+            # A network that is offered again comes first: the next life must come further, but for what was published.
+            due = 1 if moment == "published" else life()
+            if "mlxe-lrn" in os.environ["MLXE_ROLE"] and life() <= LIVES and self.taken == due:
                 OFFERED[moment]()
 
         taken = 0

@@ -87,10 +87,6 @@ class Meeting:
         """Begin an attempt, numbered from 1 and higher than all before: no exchange of it was made yet."""
         self._attempt, self._step = attempt, 0
 
-    def gathered(self, kind: str, numbers: NDArray[Any]) -> list[NDArray[Any]]:
-        """Give numbers and gather those of all, see `give`."""
-        return self.give(kind, numbers)()
-
     def give(self, kind: str, numbers: NDArray[Any]) -> Callable[[], list[NDArray[Any]]]:
         """Give numbers (N,); what is returned waits for those of all, and is called before more is given.
 
