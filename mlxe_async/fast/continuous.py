@@ -18,7 +18,7 @@ from torch import nn
 from mlxe_async.algorithms.ddpg import DDPG
 from mlxe_async.algorithms.distributions import HALF_LOG_2PI
 from mlxe_async.algorithms.interface import Clock, Metrics, Rows
-from mlxe_async.algorithms.parts.soft import earned
+from mlxe_async.algorithms.parts.soft import earned, halves
 from mlxe_async.algorithms.sac import LOG_STD, SAC
 from mlxe_async.algorithms.td3 import TD3
 from mlxe_async.fast.quick import as_columns, why_not_plain
@@ -57,7 +57,7 @@ def why_not(algorithm: SAC | DDPG | TD3) -> str:
 
 def drawn(scores: Floats, normal: Floats) -> Drawn:
     """`TanhGaussian.rsample` of an actor's outputs (M, 2 D) and normal numbers (M, D)."""
-    mean, raw_log_std = np.split(scores, 2, -1)
+    mean, raw_log_std = halves(scores)
     log_std = raw_log_std.clip(*LOG_STD)
     spread = np.exp(log_std) * normal
     raw = mean + spread
@@ -94,34 +94,23 @@ class Critics:
 
     def follow(self, obs: Floats, action: Floats) -> Floats:
         """The lowest target critic's value (M,)."""
-        outputs = self._targets.forward(beside(obs, action))
-        return np.asarray(outputs[..., 0].numpy().min(0))
+        return np.asarray(self._targets.forward(obs, action)[..., 0].min(0))
 
     def learn(self, obs: Floats, action: Floats, target: Floats) -> dict[str, Any]:
         """Put the gradient of `continuous.critic_loss` in place; returns what it measured."""
-        outputs = self._learned.forward(beside(obs, action)).numpy()
+        outputs = self._learned.forward(obs, action)
         error = outputs - target[:, None]
-        self._learned.backward(torch.from_numpy(error * np.float32(1 / len(obs))))
-        return {"critic_loss": 0.5 * float(np.vdot(error, error)) / len(obs), "value": float(outputs.mean())}
+        self._learned.backward(error * np.float32(1 / len(obs)))
+        loss = 0.5 * float(np.vdot(error, error)) / len(obs)
+        return {"critic_loss": loss, "value": float(outputs.sum()) / outputs.size}
 
     def judge(self, obs: Floats, action: Floats) -> tuple[Floats, Floats]:
         """The lowest value (M,) of the critics that judge, and the gradient of its mean by the action (M, D)."""
-        rows, entries = len(obs), obs.shape[1]
-        values = self._judges.forward(beside(obs, action))[..., 0].numpy()
+        values = self._judges.forward(obs, action)
         lowest = values.min(0)
         lower = values == lowest
-        share = np.float32(1 / rows) * lower / lower.sum(0, dtype=np.float32)  # equal ones share it, as in torch
-        by_action = np.zeros_like(action)
-        for which, (mine, slope) in enumerate(zip(lower, share, strict=True)):
-            of_this = np.flatnonzero(mine)
-            given = torch.from_numpy(slope[of_this, None])
-            by_action[of_this] += self._judges.by_input(which, given, torch.from_numpy(of_this), entries).numpy()
-        return lowest, by_action
-
-
-def beside(obs: Floats, action: Floats) -> torch.Tensor:
-    """Observations (M, O) and actions (M, D) side by side, as critics take them."""
-    return torch.from_numpy(np.concatenate([obs, action], -1))
+        share = np.float32(1 / len(obs)) * lower / lower.sum(0, dtype=np.float32)  # equal ones share it, as in torch
+        return lowest[:, 0], self._judges.by_input(share, obs.shape[1])
 
 
 class ContinuousTwin:
@@ -141,6 +130,7 @@ class ContinuousTwin:
     def attach(self) -> None:
         """Work on the networks that the algorithm learns now."""
         algorithm = self._algorithm
+        self._decay = getattr(algorithm.settings, "critic_decay", 0.0)
         self._worked_on = algorithm.actor, algorithm.critics, algorithm.critic_targets
         self._critic_targets, _ = as_one([*algorithm.critic_targets.parameters()])
         self._actor = Stacked([algorithm.actor], algorithm.actor_optimiser.weights, algorithm.actor_optimiser.gradient)
@@ -171,8 +161,8 @@ class ContinuousTwin:
         found = self._critics.learn(rows["obs"], rows["action"], rows["partial"] + rows["coefficient"] * value)
         optimiser = algorithm.critic_optimiser
         together.gradient(optimiser.gradient.numpy())
-        if decay := getattr(s, "critic_decay", 0.0):
-            optimiser.gradient.add_(optimiser.weights, alpha=decay)
+        if self._decay:
+            optimiser.gradient.add_(optimiser.weights, alpha=self._decay)
         norm = gradients.clip_grad_norm_(optimiser.gradient, s.max_gradient_norm).item()
         optimiser.step()
         return found | {"gradient_norm": norm}
@@ -180,9 +170,10 @@ class ContinuousTwin:
     def _actor_step(self, by_output: Floats) -> None:
         """Climb, by the gradient of the loss by the actor's outputs for the rows of its last `forward`."""
         optimiser = self._algorithm.actor_optimiser
-        self._actor.backward(torch.from_numpy(by_output)[None])
+        self._actor.backward(by_output[None])
         together.gradient(optimiser.gradient.numpy())
-        gradients.clip_grad_norm_(optimiser.gradient, self._algorithm.settings.max_gradient_norm)
+        if longest := self._algorithm.settings.max_gradient_norm:
+            gradients.clip_grad_norm_(optimiser.gradient, longest)
         optimiser.step()
 
 
@@ -193,19 +184,19 @@ class SACTwin(ContinuousTwin):
         """As `SAC.update`."""
         sac: SAC = self._algorithm
         s, rows = sac.settings, self._columns(batch)
-        temperature = np.float32(sac.log_temperature.detach().exp().item())
+        temperature = np.exp(np.float32(sac.log_temperature.item()))
         count, seen = len(rows["obs"]), np.concatenate([rows["obs"], rows["following"]])
-        outputs = self._actor.forward(torch.from_numpy(seen))[0].numpy()
+        outputs = self._actor.forward(seen)[0]
         following = drawn(outputs[count:], self._normal((count, outputs.shape[1] // 2)))
         value = self._critics.follow(rows["following"], following.action) - temperature * following.log_prob
         found = self._critics_step(rows | {"partial": earned(rows, temperature)}, value)
 
         chosen = drawn(outputs[:count], self._normal(following.action.shape))
         lowest, by_action = self._critics.judge(rows["obs"], chosen.action)
-        actor_loss = -float((lowest - temperature * chosen.log_prob).mean())
+        actor_loss = -float((lowest - temperature * chosen.log_prob).sum()) / count
         self._actor_step(by_scores(chosen, -by_action, np.float32(temperature / count)))
 
-        entropy = -float(chosen.log_prob.mean())
+        entropy = -float(chosen.log_prob.sum()) / count
         if s.temperature_learning_rate:
             sac.temperature_optimiser.gradient.fill_(entropy - sac.target_entropy)
             together.gradient(sac.temperature_optimiser.gradient.numpy())
@@ -234,10 +225,10 @@ class DDPGTwin(ContinuousTwin):
         s, rows = algorithm.settings, self._columns(batch)
         found = self._critics_step(rows, self._critics.follow(rows["following"], self._following(rows["following"])))
         if not isinstance(algorithm, TD3) or clock.updates % algorithm.settings.policy_delay == 0:
-            chosen = np.tanh(self._actor.forward(torch.from_numpy(rows["obs"]))[0].numpy())
+            chosen = np.tanh(self._actor.forward(rows["obs"])[0])
             value, by_action = self._critics.judge(rows["obs"], chosen)
             self._actor_step(-by_action * (1 - np.square(chosen)))
-            found["actor_loss"] = -float(value.mean())
+            found["actor_loss"] = -float(value.sum()) / len(value)
             self._actor_weights.lerp_(algorithm.actor_optimiser.weights, s.target_rate)
             self._critic_targets.lerp_(algorithm.critic_optimiser.weights, s.target_rate)
         noise = annealing.linear(s.noise_first, s.noise_last, s.noise_steps, clock.env_steps)
@@ -246,7 +237,7 @@ class DDPGTwin(ContinuousTwin):
 
     def _following(self, obs: Floats) -> Floats:
         """Target actions at s' (M, D)."""
-        action: Floats = np.tanh(self._actor_target.forward(torch.from_numpy(obs))[0].numpy())
+        action: Floats = np.tanh(self._actor_target.forward(obs)[0])
         if not isinstance(self._algorithm, TD3):
             return action
         s, normal = self._algorithm.settings, self._normal(action.shape)
