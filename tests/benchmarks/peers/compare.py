@@ -32,6 +32,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from pools import processor
+
 from mlxe_async.analysis.statistics import bootstrap
 
 HERE = Path(__file__).parent
@@ -119,7 +123,8 @@ def contestants(row: str, given: argparse.Namespace) -> list[Contestant]:
             Contestant("rllib", "rllib", "run_rllib.py", several=True),
         ]
     if row == "native":
-        return [ours(row, given.fast, ["task.vectorize=native", *given.native_set, *given.set]), sb3]
+        mine = ours(row, given.fast, ["task.vectorize=native", *given.native_set, *given.set])
+        return [mine, sb3, Contestant("purejaxrl", "sbx", "run_purejaxrl.py", several=True)]
     if row == "ppo-defaults":
         # One environment of 2048 steps is two of 1024 here, one for each executor: the same rows to an update.
         same = ["schedule.kind=is", "schedule.executors=2", "schedule.envs_per_executor=1", "schedule.sync=rollout",
@@ -391,7 +396,7 @@ def arguments() -> argparse.Namespace:
     given.warm_up = (1.0 if given.quick else 5.0) if given.warm_up is None else given.warm_up
     given.venvs = given.venvs.resolve()
     given.out = given.out or HERE / "results.json"
-    known = {OURS, "stable-baselines3", "cleanrl-loop", *PACKAGES} - {"sb3", "atari", "continuous"}
+    known = {OURS, "stable-baselines3", "cleanrl-loop", "purejaxrl", *PACKAGES} - {"sb3", "atari", "continuous", "sbx"}
     given.peers = {name for name in given.peers.split(",") if name} or known
     given.peers -= set(given.without.split(","))
     if given.peers - known:
@@ -413,9 +418,7 @@ def main() -> None:
     if given.install:
         return
     began = time.monotonic()
-    machine = (
-        f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}, Python {platform.python_version()}"
-    )
+    machine = f"{os.cpu_count()} cores, {processor()}, Linux {platform.release()}, Python {platform.python_version()}"
     all_found: dict[str, Any] = {}
     print(f"{machine}; {datetime.now(UTC):%Y-%m-%d %H:%M} UTC; {'quick, ' * given.quick}medians of {given.repeats}\n")
     for table in given.tables:

@@ -1,10 +1,10 @@
 """Learning beside others: `python tests/benchmarks/peers/side_by_side.py --venvs FOLDER [--rows ...] [--seeds 3]`.
 
 The same task, seeds, network, steps and updates a step for all: this package, stable-baselines3, and for SAC and TD3
-a loop as CleanRL's single files have it, and SBX, stable-baselines3's sibling in JAX. They run one after the other,
-A B C A B C, each in a fresh process. All learn in `--threads` threads; SBX in as many as there are cores. Ours acts
-beside it in a process of its own for SAC and TD3 (`oa`): it delivers eight steps at a time and waits while sixteen
-updates are owed.
+a loop as CleanRL's single files have it, the same compiled as LeanRL does it, and SBX, stable-baselines3's sibling in
+JAX. They run one after the other, A B C A B C, each in a fresh process. All learn in `--threads` threads; SBX in as
+many as there are cores. Ours acts beside it in a process of its own for SAC and TD3 (`oa`): it delivers eight steps at
+a time and waits while sixteen updates are owed.
 Each finished run is a line of `results/side_by_side.jsonl`: what is there is not run again, so the command may be
 stopped at any time. The table is kept beside it as `side_by_side.md`; `--show` runs nothing. Told are the median
 seconds of learning, our share of theirs, and the mean of the returns with its 95 % bootstrap interval over seeds.
@@ -45,6 +45,7 @@ def contestants(row: str) -> list[compare.Contestant]:
     found.append(compare.Contestant("stable-baselines3", venv, "learn_sb3.py"))
     if not ppo:
         found.append(compare.Contestant("cleanrl-loop", venv, "learn_loop.py"))
+        found.append(compare.Contestant("leanrl-loop", venv, "learn_loop.py", ["--compile"]))
         found.append(compare.Contestant("sbx", venv, "learn_sbx.py"))
     return found
 

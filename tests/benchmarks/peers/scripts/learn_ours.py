@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 import time
 from pathlib import Path
@@ -42,36 +43,31 @@ def overrides(row: tasks_to_learn.Row, seed: int, threads: int) -> list[str]:
     return [*same, f"schedule.executors={executors}"]
 
 
-class Clock:
-    """From the first step of an environment to the end of the last update, by the run's log."""
+def learning(log: Path) -> tuple[float, int]:
+    """Seconds from the first step of an environment to the end of the last update, and the updates, by the run's log.
 
-    def __init__(self) -> None:
-        self.first = self.last = 0.0
-        self.updates = 0
-
-    def __call__(self, line: dict[str, object]) -> None:
-        began = float(str(line["start_ns"])) / 1e9
-        if line["phase"] == "generate" and not self.first:
-            self.first = began
-        if line["phase"] == "learn" and line["updates"]:
-            self.last = began + float(str(line["seconds"]))
-            self.updates += int(str(line["updates"]))
+    There are no subscribers, for which lines would be written at once and not in idle moments.
+    """
+    lines = [line for line in map(json.loads, log.read_text().splitlines()) if line["event"] == "phase"]
+    first = min(line["start_ns"] for line in lines if line["phase"] == "generate")
+    done = [line for line in lines if line["phase"] == "learn" and line["updates"]]
+    last = max(line["start_ns"] + round(1e9 * line["seconds"]) for line in done)
+    return (last - first) / 1e9, sum(line["updates"] for line in done)
 
 
 def main() -> None:
     name, row, seed, threads = tasks_to_learn.asked()
     file = {"sac": "sac-pendulum", "td3": "td3-pendulum", "ppo": "ppo-lunarlander"}[row.algorithm]
     settings = load_settings(SETTINGS / f"{file}.toml", overrides(row, seed, threads))
-    clock, began = Clock(), time.perf_counter()
+    began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        supervisor = Supervisor(settings, run_dir=folder)
-        supervisor.subscribe(clock, ["phase"])
-        result = supervisor.run_sync()
+        result = Supervisor(settings, run_dir=folder).run_sync()
         whole = time.perf_counter() - began
+        seconds, updates = learning(Path(result.run_dir) / "log.jsonl")
         policy = load_policy(result.run_dir, "last")
     reached = tasks_to_learn.mean_return(row, lambda obs: policy.act(np.asarray(obs, np.float32)[None])[0])
-    found = {"seconds": round(clock.last - clock.first, 2), "reached": round(reached, 2)}
-    found |= {"whole_seconds": round(whole, 2), "updates": clock.updates}
+    found = {"seconds": round(seconds, 2), "reached": round(reached, 2)}
+    found |= {"whole_seconds": round(whole, 2), "updates": updates}
     tasks_to_learn.tell("mlxe_async", "mlxe_async", row=name, seed=seed, **found)
 
 

@@ -48,9 +48,7 @@ def main() -> None:
     began = time.perf_counter()
     learner.learn(row.steps, callback=steps)
     seconds = time.perf_counter() - began
-    took = np.diff(steps.ends)
-    usual = float(np.median(took))
-    compiling = float((took[took > 20 * usual] - usual).sum())
+    compiling = tasks_to_learn.beyond_usual(steps.ends)
     reached = tasks_to_learn.mean_return(row, lambda obs: learner.predict(obs, deterministic=True)[0])
     found = {"seconds": round(seconds, 2), "compiling_seconds": round(compiling, 2), "reached": round(reached, 2)}
     tasks_to_learn.tell("sbx", "sbx-rl", row=name, seed=seed, **found)

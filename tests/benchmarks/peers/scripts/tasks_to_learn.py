@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -59,17 +59,19 @@ ROWS = {
     "td3-pendulum": Row("td3", "Pendulum-v1", 10_000, rate=1e-3),
     "sac-halfcheetah": Row("sac", "HalfCheetah-v5", 10_000, episodes=10),
     "td3-halfcheetah": Row("td3", "HalfCheetah-v5", 10_000, episodes=10),
+    "sac-halfcheetah-20": Row("sac", "HalfCheetah-v5", 20_000, episodes=10),
+    "td3-halfcheetah-20": Row("td3", "HalfCheetah-v5", 20_000, episodes=10),
     "ppo-lunarlander": Row("ppo", "LunarLander-v3", 300_000, **LUNAR),
 }
 
 
-def asked() -> tuple[str, Row, int, int]:
+def asked(words: Sequence[str] | None = None) -> tuple[str, Row, int, int]:
     """The command line: which row, the seed of everything random, and the threads that learn."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--row", choices=[*ROWS], required=True)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--threads", type=int, default=1)
-    given = parser.parse_args()
+    given = parser.parse_args(words)
     return given.row, ROWS[given.row], given.seed, given.threads
 
 
@@ -86,6 +88,13 @@ def mean_return(row: Row, act: Callable[[np.ndarray], Any]) -> float:
         returns.append(total)
     env.close()
     return float(np.mean(returns))
+
+
+def beyond_usual(ends: Sequence[float]) -> float:
+    """Seconds that single steps took beyond twenty times the median one, by when each ended: compiling, mostly."""
+    took = np.diff(ends)
+    usual = float(np.median(took))
+    return float((took[took > 20 * usual] - usual).sum())
 
 
 def tell(peer: str, package: str, **found: Any) -> None:
