@@ -83,7 +83,7 @@ class FlatOptimiser:
         """One step, with this learning rate or that of `set_rate`."""
         if learning_rate is not None:
             self.set_rate(learning_rate)
-        if self._weights.device.type == "cpu":
+        if self._weights.is_cpu:
             self._step_here()
         else:
             self._on_device({})
@@ -138,7 +138,8 @@ class FlatOptimiser:
 
     def _step_here(self) -> None:
         if self._kind == "adam":  # none of its tensors asks for a gradient, so nothing is recorded
-            self.steps.add_(1)
+            steps = self.steps.numpy()  # the same memory; a call of torch for one number takes as long as the step
+            steps += 1
             self._fused_adam(self.learning_rate)
             return
         import torch

@@ -228,12 +228,15 @@ class PPOTwin:
         arrays = (batch["reward"], value, next_value, ended, ends)
         advantage = returns.generalised_advantage(*arrays, s.discount, s.gae_lambda)
         columns = {"advantage": advantage, "target": advantage + value} | {name: batch[name] for name in COLUMNS}
-        some = np.flatnonzero(batch["valid"])
-        known = as_columns({name: column.reshape(-1).take(some) for name, column in columns.items()})
+        known = as_columns({name: column.reshape(-1) for name, column in columns.items()})
+        outputs, some = {head: outputs[head][:rows] for head in HEADS}, None
+        if not batch["valid"].all():
+            some = np.flatnonzero(batch["valid"])
+            known, outputs = ({name: one.take(some, axis=0) for name, one in all_.items()} for all_ in (known, outputs))
         given = (known[name] for name in ("action", "log_prob", "advantage", "target"))
-        found, measured = self._gradient(*(outputs[head].take(some, axis=0) for head in HEADS), *given)
+        found, measured = self._gradient(*(outputs[head] for head in HEADS), *given)
         back = dict(zip(HEADS, found, strict=True))
-        if len(some) < rows:
+        if some is not None:
             back = {head: np.zeros((rows, one.shape[1]), np.float32) for head, one in back.items()}
             for head, one in zip(HEADS, found, strict=True):
                 back[head][some] = one
