@@ -16,7 +16,7 @@ def clip_grad_norm_(gradient: torch.Tensor, longest: float) -> torch.Tensor:
     import torch
 
     norm: torch.Tensor = torch.linalg.vector_norm(gradient)
-    if longest and gradient.is_cpu:
+    if longest and gradient.device.type == "cpu":
         if (length := norm.item()) > longest:
             gradient.mul_(longest / length)
     elif longest:  # a GPU is not waited for
