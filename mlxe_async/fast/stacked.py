@@ -48,7 +48,7 @@ class Slopes(NamedTuple):
     """A layer's gradient by its weights, as views."""
 
     turned: torch.Tensor
-    """What went in, transposed."""
+    """The inputs, transposed."""
     weight: torch.Tensor
     bias: torch.Tensor | None
     each: list[tuple[torch.Tensor, torch.Tensor]]
