@@ -70,7 +70,6 @@ class Stacked:
         self.sizes = [layers[0].in_features, *(one.out_features for one in layers)]
         self.copies, self.weights, self.gradient = len(networks), weights, gradient
         by_inputs = [one.weight.stride(0) == 1 for one in layers]
-        self._has_ones = by_inputs[0] and self.sizes[1] > 1
         self._layers = _views(weights, self.sizes, len(networks), by_inputs)
         self._slopes = [] if gradient is None else _views(gradient, self.sizes, len(networks), by_inputs)
         self._turned = [weight.transpose(1, 2) for weight, _ in self._layers]
@@ -143,7 +142,7 @@ class Stacked:
     def _provide(self, rows: int) -> None:
         """Have memory for a way forward."""
         self._rows, self._rows_back, self._forward = rows, -1, []
-        inputs = torch.ones(rows, self.sizes[0] + self._has_ones)
+        inputs = torch.ones(rows, self._layers[0][0].shape[1])  # the column of ones included
         self._inputs: Floats = inputs.numpy()[:, : self.sizes[0]]
         below = inputs.expand(self.copies, *inputs.shape)
         for (weight, bias), outputs in zip(self._layers, self.sizes[1:], strict=True):

@@ -6,9 +6,10 @@ time in a fresh process, and the table shows the median of each and our ratio to
 configurations that may be its fastest, the full form first tries each for a few seconds and takes the best.
 
 `--quick` runs every peer's first configuration once, briefly; without it each table is run three times. Tables:
-one-pass (ordinary environments, each sample learned from once), native (gymnasium's natively vectorised CartPole), ppo
-(the passes and minibatches of stable-baselines3), solve (time to a mean of 475), memory (replay memories), breakout-dqn
-(agent steps from pictures, one update of 32 rows per 4 steps; not among the default tables, for it needs ale-py here),
+one-pass (ordinary environments, each sample learned from once), native (gymnasium's natively vectorised CartPole, and
+PPO in PureJaxRL's manner on one in JAX), ppo (the passes and minibatches of stable-baselines3), solve (time to a mean
+of 475), memory (replay memories), breakout-dqn (agent steps from pictures, one update of 32 rows per 4 steps; not among
+the default tables, for it needs ale-py here),
 ppo-lstm (CartPole without velocities, as `scripts/hidden_cartpole.py` says; another seed in each round, and the mean
 return of each one's last episodes with its 95 % bootstrap interval; not among the default tables either), a3c
 (gradients that two executors push, beside the nearest that rllib has, IMPALA; not among the default tables).
