@@ -22,7 +22,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mlxe_async.algorithms import REGISTRY
 from mlxe_async.algorithms.interface import Clock, Metrics, Rows, learned
@@ -30,6 +30,9 @@ from mlxe_async.errors import AuditFailed
 from mlxe_async.fast.manifest import Watch
 from mlxe_async.networks.ways import by_torch
 from mlxe_async.rows import Array
+
+if TYPE_CHECKING:
+    from mlxe_async.fast.products import Library
 
 LOOK_S = 0.05  # between two looks at the code that a twin stands for
 LOOK_SHARE = 200  # times what a look takes has to pass until the next one
@@ -66,6 +69,15 @@ class Updates:
     ) -> None:
         self.algorithm, self.twin, self.reason, self.cells, self._watch = algorithm, twin, reason, cells, watch
         self._look_at = 0.0
+
+    @property
+    def products(self) -> str:
+        """Which library multiplies the matrices of a twin, in words; "" where there is none, or it is on a GPU."""
+        if self.twin is None or self.algorithm.device != "cpu":
+            return ""
+        from mlxe_async.fast import products
+
+        return products.told()
 
     @property
     def is_fast(self) -> bool:
@@ -117,13 +129,14 @@ def watch_of(kind: type) -> Watch | None:
     return Watch(kind, name) if name in _MAKERS else None
 
 
-def updates(algorithm: Any, *, fast: bool = True, watch: Watch | None = None) -> Updates:
+def updates(algorithm: Any, *, fast: bool = True, watch: Watch | None = None, products: Library = "auto") -> Updates:
     """The fastest way to do exactly what an algorithm's `update` says.
 
     Args:
         algorithm: an object that learns.
         fast: whether a twin may do it; otherwise the algorithm's own file does.
         watch: from `watch_of` this class, which may have begun already.
+        products: the library that multiplies the matrices of dense twins, from now on in the whole process.
     """
     if not fast:
         return Updates(algorithm, None, "learner.fast = false")
@@ -139,6 +152,9 @@ def updates(algorithm: Any, *, fast: bool = True, watch: Watch | None = None) ->
         return Updates(algorithm, None, f"{changed} is not what the fast twin of {name} was derived from")
     if reason := _why_not(algorithm, name):
         return Updates(algorithm, None, reason)
+    from mlxe_async.fast.products import multiply_by
+
+    multiply_by(products)
     return Updates(algorithm, twin_of(name, algorithm), "", watch)
 
 

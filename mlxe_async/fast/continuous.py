@@ -53,7 +53,7 @@ def why_not(algorithm: SAC | DDPG | TD3) -> str:
     if isinstance(algorithm, SAC) and algorithm.discrete:
         return "its actions are discrete"
     modules = [one for one in vars(algorithm).values() if isinstance(one, nn.Module)]
-    return why_not_plain([part for one in modules for part in one.modules()], KNOWN, alone=False)
+    return why_not_plain([part for one in modules for part in one.modules()], KNOWN)
 
 
 def drawn(scores: Floats, normal: Floats) -> Drawn:

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from mlxe_async.fast.products import THIN, by_torch
 from mlxe_async.networks import Floats
 from mlxe_async.networks.dense import LAYER_NORM_EPSILON
 
@@ -17,8 +18,6 @@ LARGE = 1 << 14
 """Numbers from which on torch is the faster one, although a call of it takes a microsecond longer than one of numpy."""
 MANY = 512
 """The same of rows, where a bias is added to each: numpy takes as long for a short row as for a long one."""
-THIN = 5
-"""Inputs or outputs of a layer up to which numpy multiplies faster, however many rows there are."""
 
 
 class NumpyGradients:
@@ -231,16 +230,15 @@ class _Layer:
 
     def apply(self, x: NDArray[Any], out: Floats) -> Floats:
         """Write the outputs (N, out) for inputs (N, in), and return them."""
-        if out.size < LARGE and len(out) < MANY:
+        is_small = out.size < LARGE and len(out) < MANY
+        if by_torch(auto=not is_small and min(self.weight.shape) > THIN):
+            torch.mm(torch.from_numpy(x), self._weight, out=torch.from_numpy(out))
+        else:
             np.matmul(x, self.weight, out=out)
+        if is_small:
             out += self.bias
         else:
-            into = torch.from_numpy(out)
-            if min(self.weight.shape) <= THIN:
-                np.matmul(x, self.weight, out=out)
-            else:
-                torch.mm(torch.from_numpy(x), self._weight, out=into)
-            into.add_(self._bias)
+            torch.from_numpy(out).add_(self._bias)
         return out
 
     def back(self, x: NDArray[Any], gradient: NDArray[Any], *, further: bool) -> NDArray[Any] | None:
@@ -250,7 +248,7 @@ class _Layer:
             The gradient by the inputs (N, in), if it is to go `further`; valid until the next call.
         """
         assert self.slope is not None and self.bias_slope is not None and self._slope is not None  # noqa: S101, PT018 - for the type checker
-        if len(gradient) * min(self.weight.shape) >= LARGE:
+        if by_torch(auto=len(gradient) * min(self.weight.shape) >= LARGE):
             self._slope.addmm_(torch.from_numpy(x).T, torch.from_numpy(gradient))
         elif self.slope.flags.c_contiguous:
             self.slope += x.T @ gradient
@@ -263,17 +261,20 @@ class _Layer:
 
     def _spread(self, gradient: NDArray[Any]) -> NDArray[Any]:
         """The gradient by the inputs (N, in), given that by the outputs (N, out)."""
-        weight = self.weight
-        if len(gradient) * len(weight) < LARGE:
-            # BLAS takes as long for one column as for sixty.
-            return np.asarray(gradient * weight[:, 0] if weight.shape[1] == 1 else gradient @ weight.T)
-        if len(self._reached) < len(gradient):  # fresh memory of this size costs more than the product
+        weight, is_small = self.weight, len(gradient) * len(self.weight) < LARGE
+        if is_small and weight.shape[1] == 1:
+            return np.asarray(gradient * weight[:, 0])  # BLAS takes as long for one column as for sixty
+        if len(self._reached) < len(gradient):  # fresh memory of a large one costs more than the product
             self._reached = np.empty((len(gradient), len(weight)), np.float32)
-        reached, known = self._reached[: len(gradient)], torch.from_numpy(np.ascontiguousarray(gradient))
-        if weight.shape[1] == 1:
-            torch.mul(known, self._weight[:, 0], out=torch.from_numpy(reached))
+        reached = self._reached[: len(gradient)]
+        if weight.shape[1] == 1 or by_torch(auto=not is_small):
+            known, into = torch.from_numpy(np.ascontiguousarray(gradient)), torch.from_numpy(reached)
+            if weight.shape[1] == 1:
+                torch.mul(known, self._weight[:, 0], out=into)
+            else:
+                torch.mm(known, self._weight.T, out=into)
         else:
-            torch.mm(known, self._weight.T, out=torch.from_numpy(reached))
+            np.matmul(gradient, weight.T, out=reached)
         return reached
 
 

@@ -37,7 +37,7 @@ def why_not(dqn: DQN) -> str:
     for switch in ("dueling", "prioritised", "value_rescaling"):
         if getattr(dqn.settings, switch):
             return f"{switch} = true is not what the fast twin of dqn was derived from"
-    return why_not_networks(dqn, (dqn.learned, dqn.target))
+    return why_not_networks((dqn.learned, dqn.target))
 
 
 def gradient_of(settings: DQNSettings) -> Callable[[Floats, Mapping[str, Array]], Any]:

@@ -72,7 +72,7 @@ def gradient_of(settings: MLxESettings) -> Callable[[Floats, Floats, Mapping[str
 
 def why_not(mlxe: MLxE) -> str:
     """Why updates are left to the file; "" if its twin knows all networks."""
-    return why_not_networks(mlxe, (mlxe.learned, mlxe.target))
+    return why_not_networks((mlxe.learned, mlxe.target))
 
 
 class MLxETwin:

@@ -120,7 +120,7 @@ def why_not(ppo: PPO) -> str:
     if ppo.see.convolutions and ppo.see.numbers:
         return "parts of its observations are pictures"
     parts = (part for one in _networks(ppo) for part in one.modules())
-    return why_not_plain([*parts], KNOWN, alone=ppo.device == "cpu" and not ppo.see.convolutions)
+    return why_not_plain([*parts], KNOWN)
 
 
 def _networks(ppo: PPO) -> tuple[Any, ...]:

@@ -1,28 +1,51 @@
-"""Products of matrices, by the library that is faster for their shapes.
+"""Products of matrices by numpy or by torch, whichever is faster for their shapes.
 
-torch's library shares a product among the learner's threads. For one or two columns it takes ten times as long as that
-of numpy does, which has one thread.
+torch's library shares a product among the learner's threads, and numpy's has one. With one thread they are equally fast
+on large products, but for one or two columns that of torch takes ten times as long. So the choice follows from shapes
+alone: no time is measured, and a learner that takes over from another chooses alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 import numpy as np
 import torch
 
+Library = Literal["auto", "numpy", "torch"]
 THIN = 5
 """Inputs or outputs of a layer up to which numpy multiplies faster, however many rows there are."""
+
+_library: Library = "auto"
+
+
+def multiply_by(library: Library) -> None:
+    """Have this process multiply by one library; `"auto"`: by the faster one for each shape."""
+    global _library
+    _library = library
+
+
+def by_torch(*, auto: bool) -> bool:
+    """Return whether a product is torch's; `auto`: whether that is faster for its shape."""
+    return auto if _library == "auto" else _library == "torch"
+
+
+def told() -> str:
+    """Return which library multiplies, in words."""
+    threads = torch.get_num_threads()
+    by = f"torch in {threads} thread{'s' if threads > 1 else ''}"
+    return {"auto": f"numpy for small and thin ones, else {by}", "numpy": "numpy in 1 thread", "torch": by}[_library]
 
 
 def product(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> Callable[[], object]:
     """Return what writes the products of C matrices (C, M, K) and C others (C, K, N) into (C, M, N), at each call."""
     if left.shape[2] == 1:
         return partial(torch.mul, left, right, out=out)
-    if min(left.shape[1], right.shape[2]) <= THIN:
-        return partial(np.matmul, left.numpy(), right.numpy(), out=out.numpy())
-    return partial(torch.bmm, left, right, out=out)
+    if by_torch(auto=min(left.shape[1], right.shape[2]) > THIN):
+        return partial(torch.bmm, left, right, out=out)
+    return partial(np.matmul, left.numpy(), right.numpy(), out=out.numpy())
 
 
 def sums(left: torch.Tensor, out: torch.Tensor) -> Callable[[], object]:

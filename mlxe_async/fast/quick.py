@@ -44,13 +44,12 @@ class Quick(Protocol):
         """Add to the network's flat gradient what follows from the gradients by each head's outputs (N, n)."""
 
 
-def why_not_plain(modules: Sequence[nn.Module], known: Sequence[str], *, alone: bool = True) -> str:
+def why_not_plain(modules: Sequence[nn.Module], known: Sequence[str]) -> str:
     """Why modules are left to torch; "" if they are plain ones of torch, and of these layers of ours.
 
     Args:
         modules: all of them, those within others too.
         known: names of their classes.
-        alone: whether one thread does all of the work.
     """
     import torch
     from torch.nn.modules import module as modules_of_torch
@@ -75,16 +74,16 @@ def why_not_plain(modules: Sequence[nn.Module], known: Sequence[str], *, alone: 
         return "some of its weights are frozen, or of another type than float32"
     if any(leaf._backward_hooks or leaf._post_accumulate_grad_hooks for leaf in leaves):
         return "there are hooks on its weights"
-    return "torch shares the work among several threads" if alone and torch.get_num_threads() > 1 else ""
+    return ""
 
 
-def why_not_networks(algorithm: Any, networks: Sequence[Any]) -> str:
+def why_not_networks(networks: Sequence[Any]) -> str:
     """The same of networks with a body each, as `networks.heads` has them."""
     see = networks[0].see
     if see.convolutions and see.numbers:
         return "parts of its observations are pictures"
     parts = [part for one in networks for part in one.modules()]
-    return why_not_plain(parts, KNOWN, alone=algorithm.device == "cpu" and not see.convolutions)
+    return why_not_plain(parts, KNOWN)
 
 
 def weights_of(algorithm: Any) -> list[torch.Tensor]:

@@ -128,7 +128,7 @@ class Stacked:
         self._by_first = above
 
     def _damping(self, into: torch.Tensor, below: torch.Tensor) -> Step:
-        """What makes a gradient by a layer's outputs one by what went into its activation, in place."""
+        """Return what turns a gradient by an activation, in place, into that by what went into it."""
         if self._tanh:
             return partial(torch.ops.aten.tanh_backward.grad_input, into, below, grad_input=into)
         return partial(torch.ops.aten.threshold_backward.grad_input, into, below, 0, grad_input=into)

@@ -348,6 +348,7 @@ class Updates(Event):
 
     fast: Annotated[bool, "Whether code that was derived from the algorithm's file does them, or the file itself."]
     reason: Annotated[str | None, "Why they are done as the file is written."] = None
+    products: Annotated[str | None, "Which library multiplies the matrices of such code."] = None
 
 
 @dataclass(frozen=True)

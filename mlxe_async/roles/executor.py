@@ -246,17 +246,17 @@ class Executor:
             elif not self._begun:
                 self._begin_all(attempt)
             taken += 1
-            last_step = self.plan.sync == "rollout" and taken >= self.plan.rollout_steps
+            last_step = self.plan.sync != "episode" and taken >= self.plan.rollout_steps
             written = self._one_step(rng, episodes, last_step=last_step, recording=recording)
             rows += written
-            if last_step or (self.plan.sync == "episode" and episodes["env"]):
+            if last_step or (self.plan.sync != "rollout" and episodes["env"]):
                 break
             is_full = most_rows is not None and rows >= most_rows
             if cut := is_full or (unfinished is not None and self._asked() > rollout):
                 keep = is_full or unfinished == "keep"
                 self._break_off(written, keep=keep)
                 break
-        noted = self._history.noted() if recording and self.plan.sync == "rollout" else None
+        noted = self._history.noted() if recording and self.plan.sync != "episode" else None
         outside, self._told_out_of_bounds = self.task.out_of_bounds - self._told_out_of_bounds, self.task.out_of_bounds
         answer = {
             **({"taken": self._taken} if self._order is not None else {}),

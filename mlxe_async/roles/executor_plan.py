@@ -20,8 +20,9 @@ class ExecutorPlan:
         index: number of the executor.
         seed: the run's seed.
         life: enters all seeds; the epoch where rollouts must never repeat, 0 where they are to be redone alike.
-        sync: `"episode"` (a rollout is one episode of one environment) or `"rollout"` (a fixed number of steps).
-        rollout_steps: steps of each environment in a rollout, for `sync = "rollout"`.
+        sync: `"episode"` (a rollout is one episode of one environment), `"rollout"` (a fixed number of steps), or
+            `"either"` (it ends with an episode, or after that number).
+        rollout_steps: steps of each environment in a rollout that is not an episode.
         block_rows: most rows in one block of the lane.
         step_timeout_s: limit of one step of all environments, in seconds.
         reset_timeout_s: limit of one reset, and of the first step after it.

@@ -9,7 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -36,6 +36,9 @@ from mlxe_async.roles.states import expect_counts, expect_numbers, take_up
 from mlxe_async.roles.team import Team
 from mlxe_async.rows import Array
 from mlxe_async.tasks.hostile import words_of
+
+if TYPE_CHECKING:
+    from mlxe_async.fast.products import Library
 
 ROLL_BACKS_FORGIVEN = 3
 NORM_AT_ONCE = 1 << 16
@@ -85,6 +88,7 @@ class Learner:
         promotion: says when to go back to the best version so far; None: never.
         fast: whether a built-in algorithm's fast twin may do its updates.
         audit_every: updates from one to the next that is compared with the algorithm's own file; 0: never.
+        products: the library that multiplies the matrices of dense twins.
         notify: sends a notice up: what came of that.
         remarks: what else is to be told since it was last asked, asked with each publication.
         keep_batch: writes the batch that made the weights non-finite once too often somewhere, and says where.
@@ -110,6 +114,7 @@ class Learner:
         promotion: Promotion | OnlinePromotion | Score | None = None,
         fast: bool = True,
         audit_every: int = 0,
+        products: Library = "auto",
         notify: Callable[[dict[str, Any]], None] = lambda _notice: None,
         remarks: Callable[[], list[str]] = list,
         keep_batch: Callable[[Mapping[str, Array]], str | None] = lambda _batch: None,
@@ -143,7 +148,7 @@ class Learner:
             self._norm = _norm(last_good)
             self._take_up(last_good)
         self._watch = watch_of(type(algorithm)) if fast else None
-        self._fast, self._audit_every = fast, audit_every
+        self._fast, self._audit_every, self._products = fast, audit_every, products
         self._told: dict[str, Any] | None = None
         self._is_begun = False
         self._likeness = Likeness(
@@ -155,7 +160,7 @@ class Learner:
 
     @functools.cached_property
     def _updates(self) -> Updates:
-        return updates(self.algorithm, fast=self._fast, watch=self._watch)
+        return updates(self.algorithm, fast=self._fast, watch=self._watch, products=self._products)
 
     @functools.cached_property
     def _audit(self) -> Audit:
@@ -220,7 +225,8 @@ class Learner:
 
     def _tell_updates(self) -> None:
         """Say how updates are done, after the first one and when that has changed."""
-        how = {"fast": self._updates.is_fast, "detail": self._updates.reason}
+        now = self._updates
+        how = {"fast": now.is_fast, "detail": now.reason, "products": now.products}
         if self._told != how:
             self._told = how
             self._notify({"kind": "updates", **how})
@@ -472,9 +478,9 @@ def _rows_of(batch: Mapping[str, Array]) -> int:
     return len(batch["weight"]) if "weight" in batch else int(batch["valid"].sum())
 
 
-def way_of(algorithm: Any, *, fast: bool) -> Updates:
+def way_of(algorithm: Any, *, fast: bool, products: Library) -> Updates:
     """The way in which a learner does an algorithm's updates; `fast`: a twin may do them."""
-    return updates(algorithm, fast=fast)
+    return updates(algorithm, fast=fast, products=products)
 
 
 def _seconds_since(start_ns: int) -> float:

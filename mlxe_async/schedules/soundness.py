@@ -5,7 +5,7 @@
 | learns from rollouts, ignores that an older policy made them | `oa` with a policy lag above 0 | refused |
 | learns from rollouts, ignores that an older policy made them | `is` or `serial` with simulated lag | refused |
 | learns from rollouts, ignores that another policy made them | a temperature or epsilon by executor | refused |
-| takes the end of its rows for the end of the episode | `sync = "rollout"`, or `ia` that keeps episodes | refused |
+| takes the end of its rows for the end of the episode | `sync` not `"episode"`, or `ia` that keeps episodes | refused |
 | the same, from rollouts | several environments in an executor: the first end cuts the others | refused |
 | learns without gradients, as a table does | `gradients = "executors"` | refused |
 | learns from rollouts, or draws by priorities that updates left | `oa` with `replay = "local"` | refused |
@@ -132,17 +132,17 @@ _TABLE: tuple[_Row, ...] = (
         ),
     ),
     (
-        lambda facts: not facts.bootstraps and facts.sync == "rollout",
-        lambda _facts: Verdict(
+        lambda facts: not facts.bootstraps and facts.sync != "episode",
+        lambda facts: Verdict(
             True,
             _SYNC,
             _NAME,
-            'got "rollout", which ends in the middle of episodes, expected "episode": this algorithm gives no value to '
-            "what would have followed",
+            f'got "{facts.sync}", which ends in the middle of episodes, expected "episode": this algorithm gives no '
+            "value to what would have followed",
         ),
     ),
     (
-        lambda facts: not facts.bootstraps and facts.sync != "rollout" and facts.unfinished == "keep",
+        lambda facts: not facts.bootstraps and facts.sync == "episode" and facts.unfinished == "keep",
         lambda _facts: Verdict(
             True,
             _UNFINISHED,

@@ -88,6 +88,10 @@ def idle(settings: Settings, memory: str | None = None, *, is_named: bool = True
         yield from off("learner", "promote_by", "learner.promote_best", "a number above 0")
     if learner.threads > 1:
         yield from off("learner", "own_core", "learner.threads", "1")
+    if not settings.may_be_fast:
+        yield from off("learner", "products", "learner.fast", "true")
+    if learner.device != "cpu":
+        yield from off("learner", "products", "learner.device", '"cpu"')
     if learner.device == "cpu":
         yield from off("learner", "graphs", "learner.device", '"cuda"')
         if settings.algorithm.table.get("precision") == "tf32":

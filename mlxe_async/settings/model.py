@@ -133,6 +133,12 @@ class Learner(Table):
         'false under "serial", so that a debugger stops in the file, else true.',
         ALLOWED,
     )
+    products: Literal["auto", "numpy", "torch"] = key(
+        "auto",
+        "What that code multiplies matrices of dense layers by: torch shares a product among the threads, numpy has "
+        'one, but is faster where a side is short. "auto": the faster one, which follows from shapes alone.',
+        ALLOWED,
+    )
     audit_every: int = key(
         2000,
         "Updates from one to the next that is done again by the algorithm's own file, and compared, as are the first "

@@ -38,7 +38,7 @@ def contradictions(settings: Settings) -> Iterator[Problem]:
 
     yield from at_most("schedule.min_executors", "schedule.executors")
     yield from _explored(settings, not_with)
-    if schedule.sync == "episode" and schedule.envs_per_executor > 1:
+    if schedule.sync != "rollout" and schedule.envs_per_executor > 1:
         yield not_with("schedule.sync", '"rollout"', "schedule.envs_per_executor")
     if schedule.kind in ("serial", "istb") and schedule.executors_as == "threads":
         yield not_with("schedule.executors_as", '"processes"', "schedule.kind", "it is one process as it is")

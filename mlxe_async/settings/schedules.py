@@ -29,7 +29,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 def left_to_defaults(defaults: Mapping[str, Any], table: Mapping[str, Any], said: Collection[str]) -> dict[str, Any]:
     """Return an algorithm's own defaults that count in a table, given as all its keys, of which users set some."""
     free = {key: value for key, value in defaults.items() if key in table and key not in said}
-    if "sync" in said and table["sync"] == "episode":
+    if "sync" in said and table["sync"] != "rollout":
         free.pop("envs_per_executor", None)
     if table.get("kind") != "oa":  # where rollouts wait, their lag is asked for
         free.pop("max_policy_lag", None)
@@ -84,14 +84,14 @@ class _AnySchedule(Table):
         ge=1,
         le=1024,
     )
-    sync: Literal["episode", "rollout"] = key(
+    sync: Literal["episode", "rollout", "either"] = key(
         "episode",
-        "An executor delivers, and takes new weights, after an episode or after rollout_steps; left out, episode with "
-        "one environment and rollout with several.",
+        "An executor delivers, and takes new weights, after an episode, rollout_steps, or whichever is first; left "
+        "out, episode with one environment and rollout with several.",
         ALLOWED,
     )
     rollout_steps: int = key(
-        128, 'Steps of each environment per rollout, for sync = "rollout"; more wait longer.', ALLOWED, ge=1, le=10**7
+        128, "Steps of each environment in a rollout, if not by episode; more wait longer.", ALLOWED, ge=1, le=10**7
     )
     memorizer: Literal["auto", "own", "learner"] = key(
         "auto", "Process of the memory: its own, the learner's, or what suits the cores.", COSMETIC

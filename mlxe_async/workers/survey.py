@@ -54,8 +54,9 @@ def survey(settings: Mapping[str, Any], task: Any, limited: Limited) -> dict[str
     schedule = settings["schedule"]
     envs, executors = schedule["envs_per_executor"], schedule["executors"]
     costs = _played(settings["task"], acts, envs, limited)
-    steps = schedule["rollout_steps"] if schedule["sync"] == "rollout" else costs.pop("episode") or ASSUMED_STEPS
-    costs.pop("episode", None)
+    episode, steps = costs.pop("episode"), schedule["rollout_steps"]
+    if schedule["sync"] != "rollout":
+        steps = min(episode or ASSUMED_STEPS, steps if schedule["sync"] == "either" else math.inf)
     learned = _learned(settings, (acts, learner, way), task, (int(steps), envs * executors), limited)
     return {
         "conformance": [list(one) for one in found],
@@ -84,7 +85,8 @@ def _made(settings: Mapping[str, Any], spaces: Any, limited: Limited) -> tuple[A
         acts = kind(own, spaces, seed=0, learns=False)
         learner = kind(own, spaces, seed=1, learns=True, device=device, threads=settings["learner"]["threads"] or 1)
         acts.load(learner.weights())
-        return acts, learner, way_of(learner, fast=settings["learner"]["fast"] is not False)
+        how = settings["learner"]
+        return acts, learner, way_of(learner, fast=how["fast"] is not False, products=how["products"])
 
 
 def _played(task: Mapping[str, Any], acts: Any, envs: int, limited: Limited) -> dict[str, Any]:

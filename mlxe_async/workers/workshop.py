@@ -290,6 +290,7 @@ class Workshop:
             keep_every=keep_every,
             fast=self._may_be_fast,
             audit_every=learner.audit_every,
+            products=learner.products,
             temperatures=self.settings.schedule.temperatures,
             notify=lambda message: self.channel.send({"notice": message}),
             remarks=refusals,
@@ -405,6 +406,7 @@ class Workshop:
             store=KeptElsewhere(self._kept_by_the_learner),
             fast=self._may_be_fast,
             audit_every=learner.audit_every,
+            products=learner.products,
             temperatures=self.settings.schedule.temperatures,
             notify=lambda _message: None,  # the learner tells how updates are done
             keep_batch=self._keep_batch,

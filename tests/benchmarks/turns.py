@@ -5,7 +5,9 @@ of their own, old new new old, each time in fresh processes, so that what other 
 are the medians, their ratio (new / old) and the median of the ratios of each pair, which noise disturbs least.
 
 Tables: fast (`settings/fast.toml`: ordinary and native environments, `oa` and `is`), ppo (the passes and minibatches of
-stable-baselines3, as in `peers/compare.py`), memory (replay memories).
+stable-baselines3, as in `peers/compare.py`), memory (replay memories), gpu (extras `atari` and `mujoco`; with
+`--rounds 2` at most nine minutes: DQN on Breakout's pictures under `is`, and under `oa` with an executor for each core
+but three, learned on `--device`; SAC on HalfCheetah there and on the CPU).
 """
 
 from __future__ import annotations
@@ -36,7 +38,28 @@ ONLY_OA = ("max_policy_lag", "max_owed_updates")
 FAST = {f"fast, {one} {kind}": fast(one, kind) for one in ("single", "native") for kind in ("oa", "is")}
 
 
-def rows(tables: list[str]) -> dict[str, tuple[str, list[str]]]:
+def gpu(device: str) -> dict[str, tuple[str, list[str]]]:
+    """Rows of the table gpu; as few pictures are gathered before learning, and kept, as in `peers/compare.py`."""
+    pictures = ["algorithm.start_rows=1000", "memory.capacity_rows=10_000"]
+    many = [*pictures, "schedule.kind=oa", f"schedule.executors={max(1, (os.cpu_count() or 1) - 3)}"]
+    cheetah = ["schedule.executors=1", "algorithm.start_rows=1000"]
+    said = {
+        f"breakout-dqn is, {device}": ("breakout-dqn", device, pictures),
+        f"breakout-dqn oa, {device}": ("breakout-dqn", device, many),
+        f"sac HalfCheetah, {device}": ("sac-halfcheetah", device, cheetah),
+        "sac HalfCheetah, cpu": ("sac-halfcheetah", "cpu", cheetah),
+    }
+    return {
+        name: (
+            "run_ours.py",
+            ["--row", "breakout-dqn", "--start", "30", "--file", f"settings/{file}.toml"]
+            + [word for one in (*changed, f"learner.device={there}", "learner.threads=1") for word in ("--set", one)],
+        )
+        for name, (file, there, changed) in said.items()
+    }
+
+
+def rows(tables: list[str], device: str) -> dict[str, tuple[str, list[str]]]:
     """What is measured: name -> script and its arguments, settings files by their place in a checkout."""
     found: dict[str, tuple[str, list[str]]] = {}
     if "fast" in tables:
@@ -46,6 +69,8 @@ def rows(tables: list[str]) -> dict[str, tuple[str, list[str]]]:
         for one in compare.contestants(row, given):
             if one.name == compare.OURS and "ppo" in tables:
                 found[row] = (one.script, one.arguments)
+    if "gpu" in tables:
+        found |= gpu(device)
     if "memory" in tables:
         found["memory"] = ("memory_ours.py", [])
     return found
@@ -94,12 +119,13 @@ def main() -> None:
     parser.add_argument("old", type=Path, help="a checkout of the older commit")
     parser.add_argument("--tables", default="fast,ppo,memory", help="which tables, with commas between")
     parser.add_argument("--rows", default="", help="only rows with this in their name")
+    parser.add_argument("--device", default="cuda", help="of the table gpu")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=8.0, help="measured in each run")
     given = parser.parse_args()
     sides = {"old": given.old.resolve(), "new": ROOT}
     print("| row | old | new | new / old | median of the pairs' ratios (all) |\n|---|---:|---:|---:|---|", flush=True)
-    for name, (script, words) in rows(given.tables.split(",")).items():
+    for name, (script, words) in rows(given.tables.split(","), given.device).items():
         if given.rows not in name:
             continue
         seen: dict[str, dict[str, list[float]]] = {}

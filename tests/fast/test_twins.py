@@ -209,15 +209,27 @@ def test_a_network_of_another_structure_is_left_to_torch(change, said):
         torch.testing.assert_close(algorithm.learned.q[0].weight.detach(), before, rtol=0, atol=0)
 
 
-def test_noisy_networks_and_several_threads_are_left_to_torch():
+def test_noisy_networks_are_left_to_torch():
     assert "NoisyLinear" in updates(agent("mlxe", noisy=True)).reason
-    kept = torch.get_num_threads()
+
+
+@pytest.mark.parametrize("name", ["ppo", "dqn", "mlxe"])
+def test_several_threads_share_the_work_of_a_twin_and_come_to_the_same(name):
+    sizes = {"dqn": {"layers": [64, 64]}}.get(name, {"policy": [64, 64], "value": [64, 64]})
+    kept, found = torch.get_num_threads(), []
     try:
-        torch.set_num_threads(2)
-        algorithm = PPO(ppo.PPOSettings(), SPACES, seed=1, learns=True, threads=2)
-        assert "several threads" in updates(algorithm).reason
+        for fast, threads in ((True, 2), (True, 1), (False, 1)):
+            algorithm = agent(name, **sizes)
+            way = updates(algorithm, fast=fast)
+            assert (way.twin is not None) == fast
+            torch.set_num_threads(threads)
+            for number in range(3):
+                way.update(batch(algorithm, rows=1024, seed=number), Clock(updates=number, env_steps=100, version=1))
+            found.append(algorithm.weights())
     finally:
         torch.set_num_threads(kept)
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(found[0], found[2], rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -175,6 +175,19 @@ def test_a_rollout_of_steps_goes_over_episodes_without_false_rows_and_ends_with_
     assert lane.rows(BLOCK)["obs"][10].tolist() == [2, 1]
 
 
+@pytest.mark.parametrize(("length", "sizes", "cut"), [(7, [5, 2, 5, 2], [4, 11]), (5, [5, 5], []), (3, [3, 3, 3], [])])
+def test_a_rollout_by_either_ends_with_an_episode_or_after_its_steps_whichever_is_first(length, sizes, cut):
+    executor, lane, _, _ = make(FakeTask([length]), sync="either", rollout_steps=5)
+    reports = [executor.generate(rollout=number) for number in range(len(sizes))]
+    assert [report["rows"] for report in reports] == sizes
+    rows = lane.rows(BLOCK)
+    ends = [*range(length - 1, len(rows["obs"]), length)]
+    assert np.flatnonzero(rows["terminated"]).tolist() == ends
+    assert np.flatnonzero(rows["cut"]).tolist() == cut  # in the midst of an episode, where there is an end to value
+    assert np.flatnonzero(rows["last"]).tolist() == sorted({*ends, *cut})
+    assert rows["step"].tolist() == [*range(length)] * len(ends)
+
+
 def test_weights_are_taken_between_rollouts_only_and_every_row_says_which():
     weights = FakeWeights(version=3)
     executor, lane, _, _ = make(FakeTask([3]), weights=weights)

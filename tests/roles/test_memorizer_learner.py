@@ -146,7 +146,7 @@ def test_weights_are_fetched_once_for_each_publication_however_many_updates_it_h
     learner.publish()
     done = [learner.learn(memorizer.memorize(most_updates=8), **COUNTS)["updates"] for _ in range(2)]
     assert (done, weights.version, len(fetched)) == ([8, 8], 3, 3)
-    how = {"kind": "updates", "fast": False, "detail": "FakeAlgorithm is not a built-in algorithm"}
+    how = {"kind": "updates", "fast": False, "detail": "FakeAlgorithm is not a built-in algorithm", "products": ""}
     assert told == [{"kind": "remark", "detail": "learner.device: the driver will not"}, how]
 
 

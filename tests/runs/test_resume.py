@@ -62,6 +62,7 @@ KINDS = {
     "impala with a cell, serial": ({"name": "impala", "cell": "gru"}, {"schedule": {**SPANNING, "kind": "serial"}}),
     "a2c with a cell of cores": ({"name": "a2c", "cell": "dilated", "cell_cores": 3}, {"schedule": SPANNING}),
     "a2c": (A2C, {"schedule": SPANNING, "task": PENDULUM}),
+    "a2c, rollouts that episodes end": (A2C, {"schedule": {"sync": "either", "rollout_steps": 37}}),
     "impala": ({"name": "impala"}, {"schedule": SPANNING}),
     "reinforce": ({"name": "reinforce", "rows_per_update": 60, "baseline": "mean"}, {}),
     "q_learning": ({"name": "q_learning"}, {"schedule": SPANNING, "task": LAKE}),

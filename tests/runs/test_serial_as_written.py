@@ -26,3 +26,16 @@ def test_a_serial_run_says_so(tmp_path):
     asyncio.run(supervisor.run())
     (how,) = [line for line in lines if line["event"] == "updates"]
     assert (how["fast"], how["reason"]) == (False, "learner.fast = false")
+
+
+def test_a_fast_run_says_which_library_multiplies_and_keeps_the_choice(tmp_path):
+    import asyncio
+
+    tables = {"schedule": {"kind": "is", "executors": 1}, "stop": {"env_steps": 300}, "learner": {"products": "numpy"}}
+    supervisor = Supervisor(load_settings({**QUICK, **tables}), run_dir=tmp_path)
+    lines = []
+    supervisor.subscribe(lines.append)
+    result = asyncio.run(supervisor.run())
+    (how,) = [line for line in lines if line["event"] == "updates"]
+    assert (how["fast"], how["products"]) == (True, "numpy in 1 thread")
+    assert load_settings(result.run_dir / "settings.toml").learner.products == "numpy"

@@ -35,6 +35,8 @@ IDLE = [
     ({"schedule": {"kind": "istb"}, "learner": {"own_core": True}}, "learner.own_core", 'schedule.kind = "istb"'),
     ({"learner": {"threads": 2, "own_core": True}}, "learner.own_core", "learner.threads = 2"),
     ({"learner": {"graphs": True}}, "learner.graphs", 'learner.device = "cpu"'),
+    ({"learner": {"products": "numpy", "fast": False}}, "learner.products", "learner.fast = false"),
+    ({"learner": {"products": "torch", "device": "cuda"}}, "learner.products", 'learner.device = "cuda"'),
     ({"algorithm": {"name": "ppo", "precision": "tf32"}}, "algorithm.precision", 'learner.device = "cpu"'),
     (
         {"schedule": {"kind": "istb"}, "supervision": {"max_executor_rss_mb": 500}},

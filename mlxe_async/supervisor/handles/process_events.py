@@ -185,8 +185,8 @@ class ProcessEvents(ProcessListener):
             case {"notice": {"kind": "relived", "executor": int(index)} as told} if self._holds(process, index):
                 require(told, RELIVED, f"{process.name} sent a relived")
                 self._relived(index, told)
-            case {"notice": {"kind": "updates", "fast": bool() as fast, "detail": str(sentence)}}:
-                self._run.log.updates(fast=fast, reason=sentence)
+            case {"notice": {"kind": "updates", "fast": bool() as fast, "detail": str(why), "products": str(products)}}:
+                self._run.log.updates(fast=fast, reason=why, products=products)
             case {"notice": {"kind": "gpu"} as told}:
                 require(told, GPU, f"{process.name} sent gpu")
                 self._run.log.gpu_used(told)

@@ -138,7 +138,7 @@ class Blueprint:
     @property
     def _rollout_rows(self) -> int | None:
         """Most rows of one rollout; None: an episode may have any number of steps."""
-        if self.settings.schedule.sync == "rollout":
+        if self.settings.schedule.sync != "episode":
             return self.settings.schedule.rollout_steps * self.envs
         return (self.facts["task"]["max_episode_steps"] or 0) * self.envs or None
 

@@ -182,9 +182,9 @@ class EventLog:
             "learner",
         )
 
-    def updates(self, *, fast: bool, reason: str) -> None:
+    def updates(self, *, fast: bool, reason: str, products: str) -> None:
         """Tell how the learner does its updates."""
-        self._emit(events.Updates(fast=fast, reason=reason or None), "learner")
+        self._emit(events.Updates(fast=fast, reason=reason or None, products=products or None), "learner")
 
     def gpu_used(self, told: dict[str, Any]) -> None:
         """The learner tells how it uses its GPU."""

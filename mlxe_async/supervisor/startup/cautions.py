@@ -108,7 +108,7 @@ def _rows_of_an_update(settings: Settings, facts: dict[str, Any]) -> tuple[int, 
 def _too_large(settings: Settings, facts: dict[str, Any]) -> Iterator[str]:
     """Minibatches and pieces that are larger than what they are cut from."""
     schedule, table = settings.schedule, settings.algorithm.table
-    if facts["memory_kind"] != "rollouts" or schedule.sync != "rollout":
+    if facts["memory_kind"] != "rollouts" or schedule.sync == "episode":
         return
     _, rows = _rows_of_an_update(settings, facts)
     if (size := table.get("minibatch", 0)) > rows:

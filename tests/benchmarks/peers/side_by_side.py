@@ -6,8 +6,9 @@ JAX. They run one after the other, A B C A B C, each in a fresh process. All lea
 many as there are cores. Ours acts beside it in a process of its own for SAC and TD3 (`oa`): it delivers eight steps at
 a time and waits while sixteen updates are owed.
 Each finished run is a line of `results/side_by_side.jsonl`: what is there is not run again, so the command may be
-stopped at any time. The table is kept beside it as `side_by_side.md`; `--show` runs nothing. Told are the median
-seconds of learning, our share of theirs, and the mean of the returns with its 95 % bootstrap interval over seeds.
+stopped at any time, and goes on with other runs on another processor. The table is kept beside it as
+`side_by_side.md`; `--show` runs nothing. Told are the median seconds of learning on each processor, our share of
+theirs, and the mean of the returns with its 95 % bootstrap interval over seeds.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from mlxe_async.analysis.statistics import bootstrap
 
 FIRST_SEED = 2000
 KEPT = Path(__file__).parents[1] / "results" / "side_by_side.jsonl"
-HEAD = ("task", "who", "seeds", "seconds of learning", "ours / theirs", "return", "95 %")
+HEAD = ("task", "processor", "who", "seeds", "seconds of learning", "ours / theirs", "return", "95 %")
+EARLIER = "AMD EPYC"  # of lines that do not name theirs
 Line = dict[str, Any]
 
 
@@ -62,7 +64,10 @@ def complete(rows: Sequence[str], seeds: int, given: argparse.Namespace) -> None
             for one in contestants(row):
                 if given.peers and one.name not in given.peers.split(","):
                     continue
-                if any((line["row"], line["seed"], line["peer"]) == (row, seed, one.name) for line in read(given.kept)):
+                if (row, seed, one.name, processor()) in {
+                    (line["row"], line["seed"], line["peer"], line.get("processor", EARLIER))
+                    for line in read(given.kept)
+                }:
                     continue
                 words = ["--row", row, "--seed", str(seed), "--threads", str(given.threads)]
                 line = compare.run(one, given.venvs, words, given.limit)[-1]
@@ -78,8 +83,9 @@ def complete(rows: Sequence[str], seeds: int, given: argparse.Namespace) -> None
 def table(lines: Sequence[Line]) -> list[str]:
     """Markdown: each task's contestants below each other."""
     rows = [HEAD, ("---",) * len(HEAD)]
-    for row in (name for name in ROWS if any(line["row"] == name for line in lines)):
-        of_row = [line for line in lines if line["row"] == row]
+    found = dict.fromkeys((line["row"], line.get("processor", EARLIER)) for line in lines)
+    for row, where in sorted(found, key=lambda pair: [*ROWS].index(pair[0])):
+        of_row = [line for line in lines if (line["row"], line.get("processor", EARLIER)) == (row, where)]
         own = [line["seconds"] for line in of_row if line["peer"] == "mlxe_async"]
         for peer in dict.fromkeys(line["peer"] for line in of_row):
             mine = [line for line in of_row if line["peer"] == peer]
@@ -94,6 +100,7 @@ def table(lines: Sequence[Line]) -> list[str]:
                 rows.append(
                     (
                         f"{row}, {ROWS[row].steps:,} steps",
+                        where,
                         f"{peer} {mine[-1]['version']}{what}",
                         str(len(mine)),
                         f"{median:.1f} ({min(took):.1f} to {max(took):.1f})",

@@ -1,0 +1,83 @@
+"""Which library multiplies: the choice changes who does it, and no number by more than rounding."""
+
+import numpy as np
+import pytest
+import torch
+from made_rows import SPACES, agent, batch
+
+from mlxe_async.algorithms import Clock
+from mlxe_async.fast import products, updates
+from mlxe_async.rows import Spaces
+
+BOX = Spaces((3,), action_shape=(2,), action_low=(-1.0, -1.0), action_high=(1.0, 1.0))
+TWINS = [("sac", BOX, {"layers": [16, 12]}), ("ppo", SPACES, {"policy": [16], "value": [16]}), ("dqn", SPACES, {})]
+
+
+@pytest.fixture(autouse=True)
+def as_before():
+    yield
+    products.multiply_by("auto")
+
+
+def learned_by(library, name, spaces, settings):
+    """Weights after three updates, and what the way of updates says of itself."""
+    algorithm = agent(name, spaces=spaces, **settings)
+    way = updates(algorithm, products=library)
+    assert way.twin is not None
+    for number in range(3):
+        way.update(batch(algorithm, rows=64, seed=number), Clock(updates=number, env_steps=100 + number))
+    return algorithm.weights(), way.products
+
+
+@pytest.mark.parametrize(("name", "spaces", "settings"), TWINS)
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_weights_are_the_same_but_for_rounding(name, spaces, settings, library):
+    weights, _ = learned_by(library, name, spaces, settings)
+    expected, _ = learned_by("auto", name, spaces, settings)
+    np.testing.assert_allclose(weights, expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(("name", "spaces", "settings"), TWINS)
+def test_numpy_does_without_torchs_products(monkeypatch, name, spaces, settings):
+    for product in ("mm", "bmm"):
+        monkeypatch.setattr(torch, product, None)
+    _, told = learned_by("numpy", name, spaces, settings)
+    assert told == "numpy in 1 thread"
+
+
+def test_a_library_that_was_chosen_multiplies_whatever_the_shape():
+    for library, by in (("torch", "bmm"), ("numpy", "matmul")):
+        products.multiply_by(library)
+        for outputs in (1, 64):
+            left, right, out = torch.randn(2, 64, 64), torch.randn(2, 64, outputs), torch.empty(2, 64, outputs)
+            chosen = products.product(left, right, out)
+            assert chosen.func.__name__ == by
+            chosen()
+            torch.testing.assert_close(out, left @ right)
+
+
+@pytest.mark.parametrize(
+    ("rows", "inputs", "outputs", "by"),
+    [(64, 64, 64, "bmm"), (64, 5, 64, "bmm"), (64, 64, 5, "matmul"), (5, 64, 64, "matmul"), (64, 1, 64, "mul")],
+)
+def test_the_choice_follows_from_the_shape_alone(rows, inputs, outputs, by):
+    left, right = torch.randn(2, rows, inputs), torch.randn(2, inputs, outputs)
+    out = torch.empty(2, rows, outputs)
+    for _ in range(2):
+        chosen = products.product(left, right, out)
+        assert chosen.func.__name__ == by
+        chosen()
+        torch.testing.assert_close(out, left @ right)
+
+
+@pytest.mark.parametrize(("threads", "words"), [(1, "torch in 1 thread"), (2, "torch in 2 threads")])
+def test_threads_are_told(monkeypatch, threads, words):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    assert products.told() == f"numpy for small and thin ones, else {words}"
+    products.multiply_by("torch")
+    assert products.told() == words
+
+
+def test_a_way_without_a_twin_tells_of_no_products():
+    algorithm = agent("dqn")
+    assert updates(algorithm, fast=False).products == ""
