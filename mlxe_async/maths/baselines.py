@@ -28,8 +28,7 @@ def of_others(returns: NDArray[Any], step: NDArray[Any], episode: NDArray[Any]) 
         raise ValueError(f"baseline: shapes differ, returns {returns.shape}, step {step.shape}")
     known = np.asarray(returns, np.float64)
     _, which = np.unique(episode, return_inverse=True)
-    steps = int(together.most(step.max(initial=0))) + 1
-    episodes, sums = together.total([np.bincount(step, minlength=steps), np.bincount(step, known, steps)])
+    episodes, sums = together.total_by_row(np.stack([np.bincount(step), np.bincount(step, known)], 1)).T
     beside = episodes[step] - 1  # an episode has one row at each step
     total = sums[step] - known
     rows = episodes.sum() - np.bincount(which)[which]

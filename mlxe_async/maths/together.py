@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 PIECE = 1 << 17
 """Most numbers of one exchange: a longer gradient is exchanged piece by piece."""
 PIECE_BYTES = 8 * PIECE
-GRADIENT, STATISTIC, END = "gradient", "statistic", "end"
-KINDS = (GRADIENT, STATISTIC, END)
+GRADIENT, STATISTIC, END, TABLE = "gradient", "statistic", "end", "table"
+KINDS = (GRADIENT, STATISTIC, END, TABLE)
+"""A table is a statistic of so many rows that of a worker which pushed fewer of them the others are 0."""
 Doubles = NDArray[np.float64]
 
 
@@ -144,6 +145,20 @@ def total(numbers: Any) -> Doubles:
         for one in gathered(own.reshape(-1)[start : start + PIECE]):
             result[start : start + PIECE] += one
     return result.reshape(own.shape)
+
+
+def total_by_row(table: Any) -> Doubles:
+    """The sum (T, K) of the tables (T_w, K) that the workers have, row by row, as long as the longest."""
+    own = np.array(table, np.float64)
+    if _HERE.group is None:
+        return own
+    whole = np.zeros((int(most(len(own))), own.shape[1]))
+    whole[: len(own)] = own
+    result = np.zeros(whole.size)
+    for start in range(0, whole.size, PIECE):
+        for one in _HERE.group.give(TABLE, whole.reshape(-1)[start : start + PIECE])():
+            result[start : start + PIECE] += one
+    return result.reshape(whole.shape)
 
 
 def most(number: float) -> float:

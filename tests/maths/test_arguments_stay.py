@@ -124,6 +124,7 @@ CALLS = {
     "together.mean": [(0.5,), (torch.tensor(0.5), 3.0)],
     "together.moments": [(doubles(6),), (singles(6),)],
     "together.most": [(3.0,)],
+    "together.total_by_row": [(doubles(3, 2),)],
     "together.parts_of": [(9, 4), (9, 4, 1)],
     "together.shares": [(np.abs(doubles(6)),), tensors(np.abs(doubles(6)))],
     "together.total": [(doubles(2, 3),), (1.0,)],

@@ -163,6 +163,19 @@ def test_a_group_of_one_gives_back_what_it_was_given():
         assert together.mean(9.0, 1) == 5.0
 
 
+def test_tables_of_workers_that_pushed_fewer_rows_count_as_0_below():
+    pushed = []
+    for table in ([[1.0, 10.0]], [[2.0, 20.0], [3.0, 30.0], [4.0, 40.0]]):
+        recorder = Recorder()
+        with together.learning_in(recorder):
+            np.testing.assert_array_equal(together.total_by_row(table), table)
+        pushed.append(recorder.entries)
+    with together.learning_in(Given(pushed)):
+        np.testing.assert_array_equal(together.total_by_row([[9.0, 9.0]] * 2), [[3, 30], [3, 30], [4, 40]])
+    with together.learning_in(Given(pushed[:1])), pytest.raises(ValueError, match="could not broadcast"):
+        together.total_by_row([[9.0, 9.0]] * 2)  # the learner's rows are some of those that were pushed
+
+
 # -- the place in shared memory --
 
 

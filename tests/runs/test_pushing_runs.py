@@ -88,6 +88,14 @@ def test_gradients_of_older_weights_are_compensated(live, compensation):
 
 
 @pytest.mark.long
+def test_returns_that_are_compared_with_other_episodes_are_pushed_whatever_their_lengths(live):
+    schedule = {"kind": "oa", "gradients": "executors", "executors": 3, "combine": "mean", "mean_of": 3}
+    algorithm = {"name": "reinforce", "policy": [16], "baseline": "mean"}
+    result, lines = live(stop={"env_steps": 3000}, algorithm=algorithm, schedule=schedule)
+    assert expect_balanced(result, lines, together=3)["applied"] >= 30
+
+
+@pytest.mark.long
 def test_several_gradients_an_update_are_not_compensated(live):
     with pytest.raises(StepsDiffer, match='expected "fifo": an update of PPO pushes gradients of'):
         run(live, "ppo", combine="delay_compensated")
