@@ -23,7 +23,7 @@ PIECE = 1 << 17
 PIECE_BYTES = 8 * PIECE
 GRADIENT, STATISTIC, END, TABLE = "gradient", "statistic", "end", "table"
 KINDS = (GRADIENT, STATISTIC, END, TABLE)
-"""A table is a statistic of so many rows that of a worker which pushed fewer of them the others are 0."""
+"""A table is a statistic by rows, of which a worker may push fewer than others: the rest count as 0."""
 Doubles = NDArray[np.float64]
 
 
