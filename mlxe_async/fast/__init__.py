@@ -72,8 +72,8 @@ class Updates:
 
     @property
     def products(self) -> str:
-        """Which library multiplies the matrices of a twin, in words; "" where there is none, or it is on a GPU."""
-        if self.twin is None or self.algorithm.device != "cpu":
+        """Which library multiplied the matrices of a twin so far, in words; "" where none did."""
+        if self.twin is None:
             return ""
         from mlxe_async.fast import products
 

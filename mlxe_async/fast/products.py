@@ -19,21 +19,26 @@ THIN = 5
 """Inputs or outputs of a layer up to which numpy multiplies faster, however many rows there are."""
 
 _library: Library = "auto"
+_is_asked = False  # nothing was multiplied here yet; convolutions are torch's
 
 
 def multiply_by(library: Library) -> None:
     """Have this process multiply by one library; `"auto"`: by the faster one for each shape."""
-    global _library
-    _library = library
+    global _library, _is_asked
+    _library, _is_asked = library, False
 
 
 def by_torch(*, auto: bool) -> bool:
     """Return whether a product is torch's; `auto`: whether that is faster for its shape."""
+    global _is_asked
+    _is_asked = True
     return auto if _library == "auto" else _library == "torch"
 
 
 def told() -> str:
-    """Return which library multiplies, in words."""
+    """Return which library multiplies, in words; "" where none was asked for yet."""
+    if not _is_asked:
+        return ""
     threads = torch.get_num_threads()
     by = f"torch in {threads} thread{'s' if threads > 1 else ''}"
     return {"auto": f"numpy for small and thin ones, else {by}", "numpy": "numpy in 1 thread", "torch": by}[_library]

@@ -137,28 +137,26 @@ def gathered(numbers: NDArray[Any]) -> list[NDArray[Any]]:
 
 def total(numbers: Any) -> Doubles:
     """The sum of what the workers have, numbers of any one shape."""
-    own = np.array(numbers, np.float64)
-    if _HERE.group is None:
-        return own
-    result = np.zeros(own.size)
-    for start in range(0, own.size, PIECE):
-        for one in gathered(own.reshape(-1)[start : start + PIECE]):
-            result[start : start + PIECE] += one
-    return result.reshape(own.shape)
+    return _summed(np.array(numbers, np.float64), STATISTIC)
 
 
 def total_by_row(table: Any) -> Doubles:
     """The sum (T, K) of the tables (T_w, K) that the workers have, row by row, as long as the longest."""
     own = np.array(table, np.float64)
-    if _HERE.group is None:
-        return own
     whole = np.zeros((int(most(len(own))), own.shape[1]))
     whole[: len(own)] = own
-    result = np.zeros(whole.size)
-    for start in range(0, whole.size, PIECE):
-        for one in _HERE.group.give(TABLE, whole.reshape(-1)[start : start + PIECE])():
+    return _summed(whole, TABLE)
+
+
+def _summed(own: Doubles, kind: str) -> Doubles:
+    """The sum of what the workers have, piece by piece."""
+    if (group := _HERE.group) is None:
+        return own
+    result = np.zeros(own.size)
+    for start in range(0, own.size, PIECE):
+        for one in group.give(kind, own.reshape(-1)[start : start + PIECE])():
             result[start : start + PIECE] += one
-    return result.reshape(whole.shape)
+    return result.reshape(own.shape)
 
 
 def most(number: float) -> float:

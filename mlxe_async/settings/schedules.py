@@ -127,6 +127,11 @@ class _AnySchedule(Table):
     update_timeout_s: Limit = key(60.0, "The same for one update of the learner.", COSMETIC)
 
     @property
+    def most_steps(self) -> int | None:
+        """Steps of each environment in a rollout, at most; None: as many as an episode has."""
+        return None if self.sync == "episode" else self.rollout_steps
+
+    @property
     def learned_from(self) -> int:
         """Number of executors that are learned from, the first ones."""
         return self.executors - self.exploit_only

@@ -16,20 +16,15 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before numpy starts its pools
 import argparse
 import signal
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-from pools import processor
-from recorded import FINAL_EPISODES, FINAL_SEED, RESULTS, ROOT, Job, Record, append, lines_of, tabled, tell
-
-from mlxe_async import Supervisor, load_policy, load_settings
+from recorded import RESULTS, ROOT, Job, Record, complete, read, tabled, tell
 
 FIRST_SEED = 600
 HEAD = ("task", "steps", "published", "seeds", "reached by", "mean return of each")
-COMMON = ("schedule.executors=4", "stop.solved=false", "evaluation.enabled=false", "checkpoint.interval_s=0")
+WORKERS = "schedule.executors=4"
 SHORT = tuple(f"{table}.{key}=200" for table, key in (("task", "max_episode_steps"), ("evaluation", "screen_steps")))
 
 
@@ -47,22 +42,10 @@ CURVES = {
         "pg-distributed-cartpole",
         45_000,
         200.0,
-        (*SHORT, "evaluation.max_episode_steps=200", "algorithm.anneal_steps=45_000"),
+        (WORKERS, *SHORT, "evaluation.max_episode_steps=200", "algorithm.anneal_steps=45_000"),
     ),
-    "Pendulum, DDPG": Curve("ddpg-distributed-pendulum", 34_000, -200.0, ("memory.capacity_rows=34_000",)),
+    "Pendulum, DDPG": Curve("ddpg-distributed-pendulum", 34_000, -200.0, (WORKERS, "memory.capacity_rows=34_000")),
 }
-
-
-def done(name: str, job: Job) -> Record:
-    """One run, and what its policy reaches."""
-    limits = (f"run.seed={job.seed}", f"stop.env_steps={CURVES[name].steps}")
-    settings = load_settings(job.file, [*job.overrides, *limits])
-    with tempfile.TemporaryDirectory(prefix="mlxe-curve-") as folder:
-        result = Supervisor(settings, run_dir=folder).run_sync()
-        policy = load_policy(result.run_dir, "last")
-        returns = [episode.episode_return for episode in policy.play(FINAL_EPISODES, seed=FINAL_SEED)]
-    about = {"name": name, "settings": job.key, "seed": job.seed, "steps": result.steps}
-    return about | {"final": float(np.mean(returns)), "seconds": result.seconds, "processor": processor()}
 
 
 def table(records: Sequence[Record]) -> list[str]:
@@ -87,18 +70,12 @@ def main(words: Sequence[str]) -> int:
     )
     parser.add_argument("--show", action="store_true", help="run nothing")
     asked = parser.parse_args(words)
-    known = lines_of(asked.results)
-    for seed in range(FIRST_SEED, FIRST_SEED + asked.seeds) if not asked.show else ():
-        for name, curve in CURVES.items():
-            job = Job(name, ROOT / "settings" / f"{curve.file}.toml", (*COMMON, *curve.overrides), 0, seed, {})
-            if any((one["name"], one["settings"], one["seed"]) == (name, job.key, seed) for one in known):
-                continue
-            record = done(name, job)
-            append(asked.results, record)
-            known.append(record)
-            sys.stdout.write(f"{name}, seed {seed}: {record['final']:.1f} in {record['seconds']:.0f} s\n")
-            sys.stdout.flush()
-    tell(table(known), asked.results)
+    jobs = [
+        Job(name, ROOT / "settings" / f"{curve.file}.toml", curve.overrides, curve.steps, seed, {})
+        for seed in range(FIRST_SEED, FIRST_SEED + asked.seeds)
+        for name, curve in CURVES.items()
+    ]
+    tell(table(read(asked.results) if asked.show else complete(jobs, asked.results)), asked.results)
     return 0
 
 

@@ -5,9 +5,9 @@ of their own, old new new old, each time in fresh processes, so that what other 
 are the medians, their ratio (new / old) and the median of the ratios of each pair, which noise disturbs least.
 
 Tables: fast (`settings/fast.toml`: ordinary and native environments, `oa` and `is`), ppo (the passes and minibatches of
-stable-baselines3, as in `peers/compare.py`), memory (replay memories), gpu (extras `atari` and `mujoco`; with
-`--rounds 2` at most nine minutes: DQN on Breakout's pictures under `is`, and under `oa` with an executor for each core
-but three, learned on `--device`; SAC on HalfCheetah there and on the CPU).
+stable-baselines3, as in `peers/compare.py`), memory (replay memories), gpu (extras `atari` and `mujoco`; a
+round takes some six minutes: DQN on Breakout's pictures under `is`, and under `oa` with an executor for each core but
+three, learned on `--device`; SAC on HalfCheetah there and on the CPU). Rates of gpu are environment steps a second.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ def gpu(device: str) -> dict[str, tuple[str, list[str]]]:
     many = [*pictures, "schedule.kind=oa", f"schedule.executors={max(1, (os.cpu_count() or 1) - 3)}"]
     cheetah = ["schedule.executors=1", "algorithm.start_rows=1000"]
     said = {
-        f"breakout-dqn is, {device}": ("breakout-dqn", device, pictures),
-        f"breakout-dqn oa, {device}": ("breakout-dqn", device, many),
-        f"sac HalfCheetah, {device}": ("sac-halfcheetah", device, cheetah),
-        "sac HalfCheetah, cpu": ("sac-halfcheetah", "cpu", cheetah),
+        f"breakout-dqn is, {device}": ("breakout-dqn", 30, device, pictures),
+        f"breakout-dqn oa, {device}": ("breakout-dqn", 30, device, many),
+        f"sac HalfCheetah, {device}": ("sac-halfcheetah", 10, device, cheetah),
+        "sac HalfCheetah, cpu": ("sac-halfcheetah", 10, "cpu", cheetah),
     }
     return {
         name: (
             "run_ours.py",
-            ["--row", "breakout-dqn", "--start", "30", "--file", f"settings/{file}.toml"]
+            ["--row", "breakout-dqn", "--start", str(start_s), "--file", f"settings/{file}.toml"]
             + [word for one in (*changed, f"learner.device={there}", "learner.threads=1") for word in ("--set", one)],
         )
-        for name, (file, there, changed) in said.items()
+        for name, (file, start_s, there, changed) in said.items()
     }
 
 

@@ -73,11 +73,18 @@ def test_the_choice_follows_from_the_shape_alone(rows, inputs, outputs, by):
 @pytest.mark.parametrize(("threads", "words"), [(1, "torch in 1 thread"), (2, "torch in 2 threads")])
 def test_threads_are_told(monkeypatch, threads, words):
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    products.by_torch(auto=True)
     assert products.told() == f"numpy for small and thin ones, else {words}"
     products.multiply_by("torch")
+    assert products.told() == ""
+    products.by_torch(auto=False)
     assert products.told() == words
 
 
-def test_a_way_without_a_twin_tells_of_no_products():
-    algorithm = agent("dqn")
-    assert updates(algorithm, fast=False).products == ""
+def test_of_products_that_there_are_not_nothing_is_told():
+    assert updates(agent("dqn"), fast=False).products == ""
+    algorithm = agent("dqn", spaces=Spaces((2, 44, 44), "|u1", actions=3), body="small")
+    way = updates(algorithm, products="numpy")
+    way.update(batch(algorithm, rows=8), Clock(updates=1, env_steps=100))
+    assert way.twin is not None
+    assert way.products == ""  # torch's convolutions alone

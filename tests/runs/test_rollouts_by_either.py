@@ -45,6 +45,17 @@ def test_others_learn_from_rollouts_of_unequal_lengths(live, kind):
     assert result.updates > 50
 
 
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_as_many_rows_as_an_update_wants_are_gathered_however_short_the_rollouts(live, steps):
+    wanted = {**A2C, "rows_per_update": 200}
+    _, lines = live(
+        algorithm=wanted, schedule={**EITHER, "kind": "is", "rollout_steps": steps}, stop={"env_steps": 700}
+    )
+    rows = [line["rows"] for line in lines.all("phase") if line["phase"] == "learn" and line["updates"]]
+    assert len(rows) >= 2
+    assert min(rows) >= 200
+
+
 def test_killed_executors_change_no_weight_of_them(live):
     calm, _ = run(live, kind="is", steps=3000)
     hurt, lines = run(

@@ -48,7 +48,7 @@ def _setup(run: RunContext, parts: Assembly) -> Setup:
         usable_cores(),
         waits_for_tests=evaluation.enabled and schedule.kind != "oa",
         own_memorizer=parts.by_role["memorizer"] is not parts.by_role["learner"],
-        rollout_steps=schedule.rollout_steps if schedule.sync != "episode" else None,
+        rollout_steps=schedule.most_steps,
         rounds=run.counters.version - parts.versions_before,
         may_differentiate=may_differentiate(run.settings, run.blueprint.facts),
         tests_every=run.counters.env_steps // tests if tests else 0,

@@ -138,8 +138,8 @@ class Blueprint:
     @property
     def _rollout_rows(self) -> int | None:
         """Most rows of one rollout; None: an episode may have any number of steps."""
-        if self.settings.schedule.sync != "episode":
-            return self.settings.schedule.rollout_steps * self.envs
+        if (steps := self.settings.schedule.most_steps) is not None:
+            return steps * self.envs
         return (self.facts["task"]["max_episode_steps"] or 0) * self.envs or None
 
     @property
@@ -150,8 +150,11 @@ class Blueprint:
             return 0
         if self.settings.schedule.sync == "rollout":
             return -(-wanted // (longest or 1))
+        shortest = SHORT_EPISODE
+        if (steps := self.settings.schedule.most_steps) is not None:
+            shortest = min(shortest, (steps + 1) // 2)  # on average, where one more row is left of each episode
         slot_bytes = self.layout.nbytes(longest or self.settings.capacity_rows)
-        return min(-(-wanted // SHORT_EPISODE), max(1, GATHERED_BYTES // slot_bytes))
+        return min(-(-wanted // shortest), max(1, GATHERED_BYTES // slot_bytes))
 
     def most_rows(self, budget: Budget) -> int | None:
         """Rows at which an episode is cut: an executor's share of the steps left, and what the memory can hold.

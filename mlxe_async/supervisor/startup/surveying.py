@@ -166,7 +166,7 @@ def _shape(settings: Settings, found: Mapping[str, Any]) -> Shape:
         schedule.envs_per_executor,
         cores,
         rows=found["steps"] * schedule.envs_per_executor,
-        rollout_steps=schedule.rollout_steps if schedule.sync != "episode" else None,
+        rollout_steps=schedule.most_steps,
         own_memorizer=schedule.memorizer == "own" or (schedule.memorizer == "auto" and cores > FEW),
     )
 
