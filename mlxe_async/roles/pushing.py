@@ -25,6 +25,7 @@ from mlxe_async.algorithms.state.backward import ExchangesGradients
 from mlxe_async.errors import MlxeError, StepsDiffer
 from mlxe_async.maths import together
 from mlxe_async.maths.normaliser import Moments
+from mlxe_async.roles.keeping import Found
 from mlxe_async.roles.learner import Tally
 from mlxe_async.roles.parameter_server import Given, moments_to_columns
 from mlxe_async.roles.states import PREFIX, take_up
@@ -35,9 +36,7 @@ from mlxe_async.seeds import derive_seed
 FEW = 4
 """Samples of a minibatch that stand for all."""
 TRIES = 16
-"""Looks at the published weights before they are given up: the learner writes them now and then."""
-NEWEST = 2**62
-"""A label that no version reaches."""
+"""Looks at what the learner writes now and then, before it is given up."""
 
 
 class PushesOut(Protocol):
@@ -214,13 +213,24 @@ class Pusher(Worker):
         raise MlxeError(f"worker {self._pushing.lane}: expected to read the published weights whole")
 
     def _go_on_from(self, version: int, flat: Array) -> int:
-        """Take up weights, and the learner's newest state; returns the version to which that belongs."""
-        found = self._keeper.find(NEWEST)
+        """Take up weights, and the learner's newest state; returns the version to which that belongs.
+
+        The learner keeps its state a moment before it publishes. What is not published yet is not taken up: the
+        executor's next rollout might be played by older weights than that, an order that no replay could repeat.
+        """
+        found = self._published_state()
         if found is None or not self._keeper.take_up(found, version, flat):
             raise MlxeError(f"worker {self._pushing.lane}: expected the learner's kept state, found none")
         self._followed.version = NOTHING
         self._has_learned = True
         return found.version
+
+    def _published_state(self) -> Found | None:
+        for _ in range(TRIES):  # the learner may publish and keep twice between the two looks
+            found = self._keeper.find(self._published.latest())
+            if found is not None:
+                return found
+        return None
 
     def _state(self) -> dict[str, Array]:
         return {PREFIX + name: np.array(array) for name, array in self.algorithm.state().items()}

@@ -3,6 +3,7 @@
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,16 +16,22 @@ from mlxe_async.ipc.shared.pushes import Push, PushPlaces, least_bytes
 from mlxe_async.ipc.shared.segments import Segment
 from mlxe_async.maths import together
 from mlxe_async.maths.normaliser import Moments
+from mlxe_async.roles.keeping import StateKeeper
 from mlxe_async.roles.parameter_server import Given, moments_from_columns, moments_to_columns, put_together
-from mlxe_async.roles.pushing import Pushing, Recorder, fewest, fewest_samples
+from mlxe_async.roles.pushing import Pusher, Pushing, Recorder, fewest, fewest_samples
+from mlxe_async.roles.worker import Followed, KeptElsewhere
 
 sys.path += [str(Path(__file__).parents[1] / "fast"), str(Path(__file__).parent)]
 from made_rows import SPACES, agent, rollout
+from role_fakes import FakePage, FakeWeights
+from test_keeping import Store
 from test_team import CASES, IDS, SMALL, whole_batch
 
 ROLLOUTS = {"a2c", "impala", "ppo", "reinforce"}
 PUSHED = [pytest.param(*case, id=name) for case, name in zip(CASES, IDS, strict=True) if case[0] in ROLLOUTS]
 REPLAYED = [pytest.param(*case, id=name) for case, name in zip(CASES, IDS, strict=True) if case[0] not in ROLLOUTS]
+
+NOTHING_DRAWN = {"updates": 0}
 
 
 @pytest.fixture
@@ -282,3 +289,32 @@ def test_a_few_rows_are_whole_steps_and_end_in_a_cut():
     assert not rows["cut"][1].any()
     assert fewest(rows, 1000, set())["valid"].shape == (16, 4)
     assert SPACES.actions == 3
+
+
+# -- the state that a worker goes on from --
+
+
+def test_a_worker_goes_on_from_no_state_that_is_kept_but_not_yet_published():
+    learner, weights = agent("a2c"), FakeWeights(4)
+    weights.flat = learner.weights()
+    store = Store()
+    StateKeeper(store, learner).keep(4, 3, roll_backs=0, call=0, answer={})
+    StateKeeper(store, learner).keep(5, 4, roll_backs=0, call=0, answer={})  # killed or slow before it publishes
+    worker = Pusher(
+        weights,
+        len(weights.flat),
+        algorithm=agent("a2c", seed=2),
+        memory=SimpleNamespace(kind="rollouts", share=lambda *part: None),
+        weights=Followed(),
+        page=FakePage(),
+        update_timeout_s=5.0,
+        store=KeptElsewhere(store.find),
+        team=Pushing(0, 0),
+        acted=lambda: (4, weights.flat),
+        places=None,
+    )
+    pushed = worker.differentiate(NOTHING_DRAWN, number=1, place=0, env_steps=0, episodes=0, updates=0)
+    assert (pushed["version"], pushed["state"]) == (4, 4)
+    weights.version = 5
+    pushed = worker.differentiate(NOTHING_DRAWN, number=2, place=0, env_steps=0, episodes=0, updates=0)
+    assert (pushed["version"], pushed["state"]) == (4, 5)
