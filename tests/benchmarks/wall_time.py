@@ -4,7 +4,7 @@ A3C beside DQN, A2C and IMPALA, each for as many seconds of learning on the same
 `settings`, and MinAtar's Breakout (package `minatar`) by `settings/minatar-dqn.toml` and, for the others, its task
 with their own algorithm and schedule. Told is the mean return of twenty greedy episodes by the newest weights, from
 starts that no training has seen, and how many environment steps there were. Each finished run is a line of
-`results/wall_time.jsonl`, and what is there is not run again; run it on a machine without other work.
+`results/wall_time.jsonl`, and what is there of this processor is not run again; run it on a machine without other work.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ TASKS = {
         },
     ),
 }
-HEAD = ("task", "seconds", "who", "seeds", "mean return", "lowest to highest", "environment steps")
+HEAD = ("processor", "task", "seconds", "who", "seeds", "mean return", "lowest to highest", "environment steps")
 
 
 def file_of(name: str, overrides: Sequence[str], folder: str) -> Path:
@@ -95,15 +95,17 @@ def done(job: Job, seconds: float) -> Record:
 def table(records: Sequence[Record]) -> list[str]:
     """The lines of the table."""
     rows = []
-    for task, (seconds, who) in TASKS.items():
+    for task, machine in dict.fromkeys((one["task"], one["processor"]) for one in records):
+        seconds, who = TASKS[task]
         for name in who:
-            runs = [one for one in records if (one["task"], one["name"], one["limit_s"]) == (task, name, seconds)]
+            about = (machine, task, name, seconds)
+            runs = [one for one in records if (one["processor"], one["task"], one["name"], one["limit_s"]) == about]
             finals = [one["final"] for one in runs if one["final"] is not None]
             if finals:
                 span = f"{min(finals):.1f} to {max(finals):.1f}"
                 steps = f"{np.mean([one['steps'] for one in runs if one['steps']]):,.0f}"
                 mean = f"{np.mean(finals):.1f}"
-                rows.append((task, f"{seconds:g}", name, str(len(runs)), mean, span, steps))
+                rows.append((machine, task, f"{seconds:g}", name, str(len(runs)), mean, span, steps))
     return tabled(HEAD, rows)
 
 
@@ -123,8 +125,8 @@ def main(words: Sequence[str]) -> int:
         for seed in range(FIRST_SEED, FIRST_SEED + asked.seeds):
             for name, (file, overrides) in who.items():
                 job = Job(name, ROOT / "settings" / f"{file}.toml", tuple(overrides), 0, seed, {"task": task})
-                about = (task, name, job.key, seed, seconds)
-                if any((r["task"], r["name"], r["settings"], r["seed"], r["limit_s"]) == about for r in known):
+                about = {"processor": processor(), "task": task, "name": name, "settings": job.key, "seed": seed}
+                if any(about.items() <= one.items() and one["limit_s"] == seconds for one in known):
                     continue
                 record = done(job, seconds)
                 append(asked.results, record)
