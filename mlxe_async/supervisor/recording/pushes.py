@@ -66,7 +66,7 @@ class PushedReplay(Replay):
 
     async def _repeat(self, step: Step, by_role: Mapping[str, Process], log: EventLog, now: Counters) -> None:
         match step:
-            case Pushed():  # it was made as soon as it could be; the learner keeps its state before it says so
+            case Pushed():  # it was made as soon as it could be; the learner publishes before it says so
                 if step.state <= self._version:
                     self._expect(step, True, (step.worker, step.number) in self._answers)
             case Applied():
@@ -101,6 +101,7 @@ class PushedReplay(Replay):
         while lane not in self._learning and rollouts and rollouts[0].version == self._version:
             await self._play([rollouts.popleft()], by_role, log, now)
         if self._rests[lane] and rollouts and rollouts[0].version < self._version:
+            # Workers once took up what the learner had kept and not yet published.
             raise RunFailed(
                 f"{self._at(rollouts[0])}: executor {lane} played by weights {rollouts[0].version} after its worker "
                 f"had met the learner's state {self._version}, published a moment later: this cannot be repeated"
