@@ -42,26 +42,21 @@ class Gatherer:
         self, plan: Mapping[str, Any], k: int, window: int = 1, *, reuse: bool = False
     ) -> tuple[dict[str, Array], Array]:
         """See `ReplayMemory.gather`."""
-        slot, mine = self.plans[plan["slot"]], self._mine(plan)
-        rows = mine.stop - mine.start
         if reuse and window == 1:
             ahead = self._filled(plan, k)
-            batch, is_whole = dict(ahead.batches[k - ahead.first]), ahead.is_whole[k - ahead.first]
+            batch, is_whole = ahead.batches[k - ahead.first].copy(), ahead.is_whole[k - ahead.first]
             if is_whole and self._frames is None:
                 return batch, ahead.everywhere
             whole = ahead.whole[k - ahead.first]
             if self._frames is not None:
-                for name, places in ahead.places.items():
-                    self._frames.take(places[k - ahead.first], ahead.stacks[name])
+                whole = self._take_stacks(self._frames, ahead, plan, k)
                 batch |= ahead.stacked
-                # Afterwards: the writer takes the stamp of a row away before it replaces the row.
-                fence()
-                whole = self._ring["stamp"].take(slot["index"][k, mine], mode="clip") == slot["stamp"][k, mine]
         else:
+            slot, mine = self.plans[plan["slot"]], self._mine(plan)
             batch, whole = self._gather(slot["index"][k, mine], slot["stamp"][k, mine], window)
             batch["weight"] = slot["weight"][k, mine]
         if whole.all():
-            return batch, np.arange(rows)
+            return batch, np.arange(len(whole))
         positions = np.flatnonzero(whole)
         batch = {
             name: column[:, positions] if window > 1 and name != "weight" else column[positions]
@@ -71,7 +66,7 @@ class Gatherer:
 
     def share(self, part: int, parts: int) -> None:
         """See `ReplayMemory.share`."""
-        self._part = part, parts
+        self._part, self._ahead = (part, parts), None
 
     def rows_of(self, plan: Mapping[str, Any]) -> int:
         """See `ReplayMemory.rows_of`."""
@@ -149,26 +144,28 @@ class Gatherer:
 
     def _filled(self, plan: Mapping[str, Any], k: int) -> _Ahead:
         """Arrays that hold the k-th minibatch; if they must be filled, some that follow come along."""
-        ahead, mine = self._ahead, self._mine(plan)
+        ahead = self._ahead
+        if ahead is not None and ahead.plan == plan["number"] and ahead.first <= k < ahead.first + ahead.count:
+            return ahead
+        mine = self._mine(plan)
         rows = mine.stop - mine.start
         if ahead is None or len(ahead.everywhere) != rows:
             together = max(1, min(GATHERED_TOGETHER // (rows * self._packed.words * WORD), self._shape.plan_updates))
             ahead = self._ahead = _Ahead(self._shape, together, rows)
-        if ahead.plan != plan["number"] or not ahead.first <= k < ahead.first + ahead.count:
-            slot = self.plans[plan["slot"]]
-            ahead.plan, ahead.first, ahead.count = plan["number"], k, min(plan["updates"] - k, len(ahead.words))
-            some = slice(k, k + ahead.count)
-            index = slot["index"][some, mine]
-            # With another mode numpy would copy by way of an array of its own.
-            self._words.take(index, axis=0, out=ahead.words[: ahead.count], mode="clip")
-            # Afterwards: the writer takes the stamp of a row away before it replaces the row.
-            fence()
-            whole = self._ring["stamp"].take(index, mode="clip") == slot["stamp"][some, mine]
-            ahead.whole[: ahead.count] = whole
-            ahead.is_whole = [True] * ahead.count if whole.all() else whole.all(axis=1).tolist()
-            ahead.weights[: ahead.count] = slot["weight"][some, mine]
-            if self._frames is not None:
-                self._find_stacks(self._frames, ahead, index)
+        slot = self.plans[plan["slot"]]
+        ahead.plan, ahead.first, ahead.count = plan["number"], k, min(plan["updates"] - k, len(ahead.words))
+        some = slice(k, k + ahead.count)
+        index = slot["index"][some, mine]
+        # With another mode numpy would copy by way of an array of its own.
+        self._words.take(index, axis=0, out=ahead.words[: ahead.count], mode="clip")
+        # Afterwards: the writer takes the stamp of a row away before it replaces the row.
+        fence()
+        whole = self._ring["stamp"].take(index, mode="clip") == slot["stamp"][some, mine]
+        ahead.whole[: ahead.count] = whole
+        ahead.is_whole = [True] * ahead.count if whole.all() else whole.all(axis=1).tolist()
+        ahead.weights[: ahead.count] = slot["weight"][some, mine]
+        if self._frames is not None:
+            self._find_stacks(self._frames, ahead, index)
         return ahead
 
     def _find_stacks(self, frames: FrameRing, ahead: _Ahead, index: Array) -> None:
@@ -178,6 +175,15 @@ class Gatherer:
             if name not in ahead.stacks:
                 ahead.stacks[name] = np.full((*places.shape[1:], frames.frame_bytes), 0, np.uint8)
         ahead.stacked = self._as_columns({name: ahead.stacks[name] for name in ahead.places})
+
+    def _take_stacks(self, frames: FrameRing, ahead: _Ahead, plan: Mapping[str, Any], k: int) -> Array:
+        """Copy the frames of the k-th minibatch. Returns (M,) whether each row was still in place afterwards."""
+        for name, places in ahead.places.items():
+            frames.take(places[k - ahead.first], ahead.stacks[name])
+        # Afterwards: the writer takes the stamp of a row away before it replaces the row.
+        fence()
+        slot, mine = self.plans[plan["slot"]], self._mine(plan)
+        return np.asarray(self._ring["stamp"].take(slot["index"][k, mine], mode="clip") == slot["stamp"][k, mine])
 
 
 class _Ahead:
