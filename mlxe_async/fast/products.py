@@ -1,14 +1,18 @@
 """Products of matrices by numpy or by torch, whichever is faster for their shapes.
 
 torch's library shares a product among the learner's threads, and numpy's has one. With one thread they are equally fast
-on large products, but for one or two columns that of torch takes ten times as long. So the choice follows from shapes
-alone: no time is measured, and a learner that takes over from another chooses alike.
+on large products, but for one or two columns that of torch takes ten times as long. On a processor of AMD it is slower
+on all of them, for it is Intel's: there numpy multiplies alone, unless there are threads to share with. So the choice
+follows from shapes, threads and the processor: no time is measured, and a learner that takes over from another chooses
+alike.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -19,20 +23,31 @@ THIN = 5
 """Inputs or outputs of a layer up to which numpy multiplies faster, however many rows there are."""
 
 _library: Library = "auto"
+_is_shared = True  # between both libraries, by shapes
 _is_asked = False  # nothing was multiplied here yet; convolutions are torch's
 
 
 def multiply_by(library: Library) -> None:
     """Have this process multiply by one library; `"auto"`: by the faster one for each shape."""
-    global _library, _is_asked
-    _library, _is_asked = library, False
+    global _library, _is_shared, _is_asked
+    _library, _is_shared, _is_asked = library, torch.get_num_threads() > 1 or not is_mkl_on_amd(), False
+
+
+@functools.cache
+def is_mkl_on_amd() -> bool:
+    """Return whether torch multiplies by Intel's library on a processor of AMD."""
+    try:
+        with Path("/proc/cpuinfo").open() as told:
+            return torch.backends.mkl.is_available() and "AuthenticAMD" in told.read(4096)
+    except OSError:  # not everywhere may it be read
+        return False
 
 
 def by_torch(*, auto: bool) -> bool:
     """Return whether a product is torch's; `auto`: whether that is faster for its shape."""
     global _is_asked
     _is_asked = True
-    return auto if _library == "auto" else _library == "torch"
+    return auto and _is_shared if _library == "auto" else _library == "torch"
 
 
 def told() -> str:
@@ -41,7 +56,9 @@ def told() -> str:
         return ""
     threads = torch.get_num_threads()
     by = f"torch in {threads} thread{'s' if threads > 1 else ''}"
-    return {"auto": f"numpy for small and thin ones, else {by}", "numpy": "numpy in 1 thread", "torch": by}[_library]
+    if _library == "numpy" or (_library == "auto" and not _is_shared):
+        return "numpy in 1 thread"
+    return by if _library == "torch" else f"numpy for small and thin ones, else {by}"
 
 
 def product(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> Callable[[], object]:

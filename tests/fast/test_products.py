@@ -19,6 +19,18 @@ def as_before():
     products.multiply_by("auto")
 
 
+@pytest.fixture
+def on(monkeypatch):
+    """Have products be chosen as on a processor of a maker, with a number of threads."""
+
+    def on(maker, threads=1):
+        monkeypatch.setattr(products, "is_mkl_on_amd", lambda: maker == "AMD")
+        monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+        products.multiply_by("auto")
+
+    return on
+
+
 def learned_by(library, name, spaces, settings):
     """Weights after three updates, and what the way of updates says of itself."""
     algorithm = agent(name, spaces=spaces, **settings)
@@ -60,7 +72,8 @@ def test_a_library_that_was_chosen_multiplies_whatever_the_shape():
     ("rows", "inputs", "outputs", "by"),
     [(64, 64, 64, "bmm"), (64, 5, 64, "bmm"), (64, 64, 5, "matmul"), (5, 64, 64, "matmul"), (64, 1, 64, "mul")],
 )
-def test_the_choice_follows_from_the_shape_alone(rows, inputs, outputs, by):
+def test_the_choice_follows_from_the_shape(on, rows, inputs, outputs, by):
+    on("Intel")
     left, right = torch.randn(2, rows, inputs), torch.randn(2, inputs, outputs)
     out = torch.empty(2, rows, outputs)
     for _ in range(2):
@@ -70,9 +83,34 @@ def test_the_choice_follows_from_the_shape_alone(rows, inputs, outputs, by):
         torch.testing.assert_close(out, left @ right)
 
 
+def test_on_amd_numpy_multiplies_alone_unless_threads_share_a_product(on):
+    for threads, by in ((1, "matmul"), (2, "bmm")):
+        on("AMD", threads)
+        left, right, out = torch.randn(2, 64, 64), torch.randn(2, 64, 64), torch.empty(2, 64, 64)
+        assert products.product(left, right, out).func.__name__ == by
+        assert products.by_torch(auto=True) is (by == "bmm")
+        assert (
+            products.told()
+            == {1: "numpy in 1 thread", 2: "numpy for small and thin ones, else torch in 2 threads"}[threads]
+        )
+
+
+def test_the_maker_is_read_where_the_kernel_tells_it(monkeypatch, tmp_path):
+    told = {"AMD": "vendor_id\t: AuthenticAMD\n", "Intel": "vendor_id\t: GenuineIntel\n", "nothing": None}
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
+    for maker, text in told.items():
+        if text is not None:
+            (tmp_path / maker).write_text(text)
+        monkeypatch.setattr(products, "Path", lambda _place, maker=maker: tmp_path / maker)
+        assert products.is_mkl_on_amd.__wrapped__() is (maker == "AMD")
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: False)
+    monkeypatch.setattr(products, "Path", lambda _place: tmp_path / "AMD")
+    assert not products.is_mkl_on_amd.__wrapped__()  # such a torch multiplies by what numpy has
+
+
 @pytest.mark.parametrize(("threads", "words"), [(1, "torch in 1 thread"), (2, "torch in 2 threads")])
-def test_threads_are_told(monkeypatch, threads, words):
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+def test_threads_are_told(on, threads, words):
+    on("Intel", threads)
     products.by_torch(auto=True)
     assert products.told() == f"numpy for small and thin ones, else {words}"
     products.multiply_by("torch")

@@ -158,8 +158,10 @@ def _of_function(value: Any) -> Iterator[tuple[str, Any]]:
 
 def array_of(tensor: Any) -> Any:
     """A tensor's numbers; bits where numpy has no such type."""
-    torch, found = sys.modules["torch"], tensor.detach()
-    return found.view(torch.int16).numpy(force=True) if found.dtype == torch.bfloat16 else found.numpy(force=True)
+    torch = sys.modules["torch"]
+    if tensor.dtype is torch.bfloat16:
+        return tensor.detach().view(torch.int16).numpy(force=True)
+    return tensor.numpy(force=True)
 
 
 def _sum_of(array: Any) -> int:

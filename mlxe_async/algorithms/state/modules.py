@@ -1,8 +1,7 @@
 """An algorithm's torch modules: what of them is published, how it is loaded again, and what the learner keeps.
 
 What `build` makes acts, and is published: each parameter and each buffer, of whatever dtype, in the order in which it
-was made. Floats of 32 bits or fewer are one number each of the flat vector; all others are cut into pieces of 16 bits,
-which numbers of 32 bits hold exactly. What `build_learner` makes only learns.
+was made, in one vector (see `flat`). What `build_learner` makes only learns.
 
 Nothing here imports torch: an algorithm without modules of its own costs no process more than numpy.
 """
@@ -15,6 +14,7 @@ import itertools
 import math
 import operator
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -22,6 +22,7 @@ import numpy as np
 
 from mlxe_async import turns
 from mlxe_async.algorithms.state import drawing, snapshot
+from mlxe_async.algorithms.state.flat import FlatForm, slots, unpacked
 from mlxe_async.algorithms.state.held import tensors_of
 from mlxe_async.networks.flat import Floats, Parameters
 from mlxe_async.optimisers import FlatOptimiser, OfParameters
@@ -54,7 +55,8 @@ class ModulesOf:
         self._generator: Any = None
         self._same = snapshot.SameArrays()
         self._settled, self._may_settle = list[Any](), list[Any]()
-        self._held, self._found, self._forms = list[Any](), list[tuple[str, Any]](), list[Any]()
+        self._held, self._found = list[Any](), list[tuple[str, Any]]()
+        self._forms: FlatForm | None = None
         made = self._made(algorithm.build, seed)
         if self._generator is None and self._torch is not None:  # only now can its random numbers be seeded
             for name in made:
@@ -62,7 +64,7 @@ class ModulesOf:
             made = self._made(algorithm.build, seed)
         self._built = [name for name in made if name not in FACTS]
         self._generator = None
-        self.parameters: Parameters = tuple((name, _slots(one)) for name, one in self._published()) or NOTHING
+        self.parameters: Parameters = tuple((name, slots(one)) for name, one in self._published()) or NOTHING
         ends = itertools.accumulate((math.prod(shape) for _, shape in self.parameters), initial=0)
         self._places = [slice(*ends) for ends in itertools.pairwise(ends)]
         modules = self._modules()
@@ -127,25 +129,24 @@ class ModulesOf:
             for (name, _), tensors in zip(parts, held, strict=True):
                 for key, tensor in tensors if isinstance(tensors, list) else [("", tensors)]:
                     found.setdefault(id(tensor), (f"{name}.{key}".rstrip("."), tensor))
-            self._held, self._found, self._forms = held, [*found.values()], []
+            self._held, self._found, self._forms = held, [*found.values()], None
         return self._found
 
-    def _tensors(self) -> list[Any]:
-        """Return each parameter and buffer for the flat vector.
+    def _flat_form(self) -> FlatForm:
+        """Return what makes a flat vector of each parameter and buffer, and puts one into them.
 
         Raises:
             ValueError: they are not those that `build` made.
         """
         found = self._published()
-        forms = [(tensor.shape, tensor.dtype) for _, tensor in found]
-        if forms != self._forms:  # nearly never
-            now = tuple((name, _slots(tensor)) for name, tensor in found) or NOTHING
+        if self._forms is None or not self._forms.hold():  # nearly never
+            now = tuple((name, slots(tensor)) for name, tensor in found) or NOTHING
             if now != self.parameters:
                 kind, odd = type(self._algorithm).__name__, {name for name, _ in {*now} ^ {*self.parameters}}
                 told = f"{kind}: expected the parameters and buffers that build made, got others of "
                 raise ValueError(told + ", ".join(sorted(odd)))
-            self._forms = forms
-        return [tensor for _, tensor in found]
+            self._forms = FlatForm([tensor for _, tensor in found], self._places)
+        return self._forms
 
     def _to_device(self) -> None:
         torch, device = self._torch, self._algorithm.device
@@ -222,20 +223,18 @@ class ModulesOf:
         if flat.shape != (count,):
             raise ValueError(f"{type(self._algorithm).__name__} loading: expected {count} numbers, got {flat.shape}")
         self._unsettle()
-        flat = np.array(flat, np.float32)
         with _NOTHING if torch is None else torch.no_grad():
-            for tensor, place in zip(self._tensors(), self._places, strict=False):  # none has a place of its own
-                tensor.copy_(torch.from_numpy(_unpacked(flat[place], tensor)))
+            self._flat_form().load(np.array(flat, np.float32))
 
     def value_in(self, flat: Floats, name: str) -> Array:
         """A parameter or buffer by its name, as a flat vector (P,) holds it."""
         found = dict(self._published())
         place = self._places[[*found].index(name)]
-        return _unpacked(np.array(flat[place], np.float32), found[name])
+        return unpacked(np.array(flat[place], np.float32), found[name])
 
     def packed(self) -> Floats:
         """The flat vector (P,)."""
-        return np.concatenate([_packed(tensor) for tensor in self._tensors()] or [np.zeros(1, np.float32)])
+        return self._flat_form().packed()
 
     def as_one(self) -> Any:
         """Return what is published as one module, copied; a single module is itself."""
@@ -352,10 +351,9 @@ def _act_by_torch(modules: list[Any]) -> None:
 
 def _inside(value: Any, name: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
     """Return what containers and plain objects hold, with the way to it, such as `nets.0`; each object once."""
-    seen, torch = set() if seen is None else seen, sys.modules.get("torch")
-    whole = (torch.nn.Module, torch.Tensor, torch.optim.Optimizer, FlatOptimiser) if torch is not None else ()
+    seen = set() if seen is None else seen
     parts: Any = None
-    if isinstance(value, (whole, snapshot.NUMBERS, snapshot.STILL)):
+    if _is_whole(type(value)):
         pass
     elif isinstance(value, Mapping):
         parts = value.items()
@@ -366,42 +364,24 @@ def _inside(value: Any, name: str = "", seen: set[int] | None = None) -> Iterato
     elif id(value) not in seen:
         seen.add(id(value))
         for key, one in [*parts]:
-            yield from _inside(one, f"{name}.{key}" if name else str(key), seen)
+            way = f"{name}.{key}" if name else str(key)
+            if _is_whole(type(one)):
+                yield way, one
+            else:
+                yield from _inside(one, way, seen)
 
 
-def _is_small_float(tensor: Any) -> bool:
-    return bool(tensor.dtype.is_floating_point and tensor.dtype.itemsize <= 4)
+_WHOLE: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
+"Types of which that was found while torch was known."
 
 
-def _slots(tensor: Any) -> tuple[int, ...]:
-    """Shape of a tensor's place in the flat vector.
-
-    Raises:
-        ValueError: it has no shape yet.
-    """
-    if type(tensor).__name__ in ("UninitializedParameter", "UninitializedBuffer"):
-        raise ValueError(
-            "algorithm.name: build made a lazy module, such as LazyLinear, whose shape is not known before it is used; "
-            "expected sizes, as nn.Linear(self.spaces.entries, 64)"
-        )
-    if _is_small_float(tensor):
-        return tuple(tensor.shape)
-    return (-(-tensor.numel() * tensor.element_size() // 2),)
-
-
-def _packed(tensor: Any) -> Floats:
-    array = (tensor.float() if tensor.dtype.itemsize < 4 and _is_small_float(tensor) else tensor).numpy(force=True)
-    if array.dtype == np.float32:
-        return np.asarray(array).reshape(-1)
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        return np.full(_slots(tensor), np.nan, np.float32)  # such weights are not published
-    raw = array.tobytes()
-    return np.frombuffer(raw + b"\0" * (len(raw) % 2), np.uint16).astype(np.float32)
-
-
-def _unpacked(numbers: Floats, tensor: Any) -> Array:
-    if _is_small_float(tensor):
-        return numbers.reshape(tensor.shape)
-    dtype = tensor.numpy(force=True).dtype
-    raw = numbers.astype(np.uint16).tobytes()[: tensor.numel() * tensor.element_size()]
-    return np.frombuffer(raw, dtype).reshape(tensor.shape).copy()
+def _is_whole(kind: type) -> bool:
+    """Return whether values of a type are not entered."""
+    known = _WHOLE.get(kind)
+    if known is None:
+        torch = sys.modules.get("torch")
+        whole = () if torch is None else (torch.nn.Module, torch.Tensor, torch.optim.Optimizer, FlatOptimiser)
+        known = issubclass(kind, (*whole, *snapshot.NUMBERS, *snapshot.STILL))
+        if torch is not None:
+            _WHOLE[kind] = known
+    return known

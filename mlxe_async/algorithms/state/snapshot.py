@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import enum
+import struct
 import sys
 import types
 import weakref
@@ -32,7 +33,8 @@ NUMBERS = (
     *(np.int64, np.int32, np.int16, np.int8, np.bool_, np.uint64, np.uint32, np.uint16, np.uint8),
 )
 """Kinds of numbers, whose order is part of each snapshot."""
-_FORMS = {"f": "<f8", "u": "<u8"}  # of a number's eight bytes
+_FORMS = [{"f": "<Bd", "u": "<BQ"}.get(np.dtype(kind).kind, "<Bq") for kind in NUMBERS]
+"""Of a number's kind and its eight bytes."""
 STILL = (
     *(str, bytes, type, enum.Enum, BaseModel, np.dtype),
     *(types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType),
@@ -119,22 +121,25 @@ class Walk:
 
     def _value(self, name: str, value: Any, put: Put) -> None:
         """Tell each array of a value; `put` has another one take its place."""
-        torch = self._torch
-        if torch is not None and isinstance(value, torch.nn.Module):
+        torch: Any = self._torch
+        type_: type = type(value)
+        kind = _told_as(torch, type_)
+        if kind == "module":
             for key, tensor in tensors_of(value):
                 self._array(f"{name}.{key}", tensor, array_of, _fill)
-        elif torch is not None and isinstance(value, torch.Tensor):
+        elif kind == "tensor":
             self._array(name, value, array_of, _fill)
-        elif torch is not None and isinstance(value, torch.optim.Optimizer):
-            self._optimiser(name, value)
-        elif torch is not None and isinstance(value, torch.Generator):
-            self._leaf(name, lambda: value.get_state().numpy(), lambda a: value.set_state(torch.from_numpy(a)))
-        elif isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-            self._array(name, value, np.asarray, _copy)
-        elif isinstance(value, np.random.Generator):
-            self._leaf(name, partial(generators.generator_words, value), partial(generators.set_generator, value))
-        elif isinstance(value, NUMBERS):
+        elif kind == "number":
             self._leaf(name, partial(_number_bytes, name, value), lambda array: put(_number_of(array)))
+        elif kind == "optimiser":
+            self._optimiser(name, value)
+        elif kind == "torch's generator":
+            self._leaf(name, lambda: value.get_state().numpy(), lambda a: value.set_state(torch.from_numpy(a)))
+        elif kind == "array" and value.dtype.kind in "biuf":
+            self._array(name, value, np.asarray, _copy)
+        elif kind == "generator":
+            words, fill = partial(generators.generator_words, value), partial(generators.set_generator, value)
+            self._leaf(name, words, fill)
         elif isinstance(value, dict):
             self._each(f"{name}.", value.items(), value.__setitem__)
         elif isinstance(value, list):
@@ -186,6 +191,27 @@ class Walk:
             states.pop(parameter, None)
 
 
+_TOLD_AS: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
+"Types of which that was found while torch was known."
+
+
+def _told_as(torch: Any, kind: type) -> str:
+    """Return as what values of a type are told; "": that depends on the value."""
+    known = _TOLD_AS.get(kind)
+    if known is not None:
+        return known
+    kinds: list[tuple[str, Any]] = [("array", np.ndarray), ("generator", np.random.Generator), ("number", NUMBERS)]
+    if torch is not None:
+        kinds = [
+            *(("module", torch.nn.Module), ("tensor", torch.Tensor), ("optimiser", torch.optim.Optimizer)),
+            *(("torch's generator", torch.Generator), *kinds),
+        ]
+    found = next((name for name, those in kinds if issubclass(kind, those)), "")
+    if torch is not None:
+        _TOLD_AS[kind] = found
+    return found
+
+
 def _nowhere(*_: Any) -> None:
     """Put nothing anywhere: an array is copied into, and stays where it is."""
 
@@ -198,17 +224,23 @@ def _is_constant(value: Any) -> bool:
 
 def _number_bytes(name: str, value: Any) -> Array:
     """A number's kind and eight bytes of it, so that one that was None, or whole, may become another."""
-    kind = next(NUMBERS.index(one) for one in type(value).__mro__ if one in NUMBERS)
+    kind = NUMBERS.index(type(value)) if type(value) in NUMBERS else _kind_of(type(value))
+    number = 0 if value is None else value
     try:
-        number = np.array(0 if value is None else value, _FORMS.get(np.dtype(NUMBERS[kind]).kind, "<i8"))
-    except OverflowError as error:
+        packed = struct.pack(_FORMS[kind], kind, float(number) if _FORMS[kind] == "<Bd" else int(number))
+    except struct.error as error:
         raise OverflowError(f"{name}: expected a whole number of at most 64 bits to keep, got {value}") from error
-    return np.frombuffer(bytes([kind]) + number.tobytes(), np.uint8)
+    return np.frombuffer(packed, np.uint8)
+
+
+def _kind_of(kind: type) -> int:
+    """Return which of `NUMBERS` a type is derived from."""
+    return next(NUMBERS.index(one) for one in kind.__mro__ if one in NUMBERS)
 
 
 def _number_of(array: Array) -> bool | float | None:
     kind: Any = NUMBERS[int(array[0])]
-    number = np.frombuffer(array.astype(np.uint8)[1:].tobytes(), _FORMS.get(np.dtype(kind).kind, "<i8"))[0]
+    number = struct.unpack(_FORMS[int(array[0])], array.astype(np.uint8).tobytes())[1]
     return None if kind is type(None) else kind(number)
 
 

@@ -72,11 +72,12 @@ class KeptState:
             ResourceError: there is no memory for the first write.
         """
         arrays = {name: np.asarray(array) for name, array in arrays.items()}
-        table: _Table = [(name, array.dtype.str, array.shape) for name, array in arrays.items()]
-        if self._table is None:
-            self._format(table)
-        elif table != self._table:
-            raise ValueError(self._differences(table))
+        if self._table is None or not self._slots[0].takes(arrays):
+            table: _Table = [(name, array.dtype.str, array.shape) for name, array in arrays.items()]
+            if self._table is None:
+                self._format(table)
+            elif table != self._table:
+                raise ValueError(self._differences(table))
         slot, torn = self._least_worth(spare)
         self._torn = {*torn, slot}  # until it is whole: an error may end the writing, too
         slot.write(max(map(_sequence, self._slots)) + 2, label, arrays)
@@ -179,6 +180,14 @@ class _Slot:
     def label(self) -> int | None:
         """The label; None while it is not whole."""
         return None if self.sequence % 2 or not self.sequence else self._words.get("label")
+
+    def takes(self, arrays: Arrays) -> bool:
+        """Return whether arrays have the names, dtypes and shapes of its own, in their order."""
+        own = self._arrays
+        return [*arrays] == [*own] and all(
+            one.dtype == mine.dtype and one.shape == mine.shape
+            for one, mine in zip(arrays.values(), own.values(), strict=True)
+        )
 
     def clear(self) -> None:
         """Make it one that was never written."""
