@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
-import json
 import math
 import os
 import threading
@@ -29,6 +28,7 @@ from structlog.typing import Processor
 from mlxe_async.logs.events import COMMON, Event, LogGap
 from mlxe_async.logs.events import Warning as WarningEvent
 from mlxe_async.logs.lines import many_lines
+from mlxe_async.plain_json import encoding
 from mlxe_async.storage.files import expect_file
 from mlxe_async.storage.run_folder import EARLIER
 from mlxe_async.storage.safe_text import is_secret, redact
@@ -127,10 +127,12 @@ class Journal:
             # Line by line where lines are missing: what fits again is told of first.
             together = self._gap == 0
             if together:
+                self._look_at_file(time.monotonic())
                 self._sink.gather()
+            routine = self._write_routine if together and len(self._processors) == 2 else None
             try:
                 for self._moment, write, arguments in held:
-                    write(*arguments)
+                    (self._gather_routine if write == routine else write)(*arguments)
             finally:
                 self._moment = None
                 if together and (lost := self._sink.write_gathered()):
@@ -156,6 +158,20 @@ class Journal:
         if not self._holds(kind.name, self._write_routine, event, role, idx):
             self.emit(event(), role, idx)
 
+    def _gather_routine(self, event: functools.partial[_E], role: str, idx: int | None) -> None:
+        """Do as `_write_routine`, while lines are gathered and structlog has no processor but our two.
+
+        It costs less: no line can be missing, and the file is looked at once for all of them.
+        """
+        kind, values = cast("type[Event]", event.func), event.keywords
+        defaults = _defaults_of(kind)
+        if event.args or not _NEEDED[kind] <= values.keys() <= defaults.keys():
+            values = vars(event())
+        line = {**self._head(), "run": self.run, "event": kind.name, "role": role, "idx": idx, **defaults, **values}
+        self._sink.msg(_to_json(self._cleaned(None, "msg", line)))
+        if self._subscribers:
+            self._tell()
+
     def _write_routine(self, event: functools.partial[_E], role: str, idx: int | None) -> None:
         """Write one event that has waited, without making it, if its values have all the names."""
         kind, values = cast("type[Event]", event.func), event.keywords
@@ -176,10 +192,7 @@ class Journal:
     def _emit(self, kind: type[Event], values: Mapping[str, Any], role: str, idx: int | None) -> None:
         now = time.monotonic()
         with self._lock:
-            if self._path is not None and now >= self._check_at:
-                self._check_at = now + ROTATION_CHECK_S
-                self._sink.follow(self._path)
-                self._turn_over(self._path)
+            self._look_at_file(now)
             if self._gap and now >= self._retry_at:
                 self._retry_at = now + RETRY_S
                 if self._write(LogGap, {"dropped": self._gap, "cause": self._sink.cause}):
@@ -264,6 +277,13 @@ class Journal:
             if columns is None and (wanted is None or name in wanted):
                 return True
         return False
+
+    def _look_at_file(self, now: float) -> None:
+        """Every five seconds: whether the file is still where it was, and not too large."""
+        if self._path is not None and now >= self._check_at:
+            self._check_at = now + ROTATION_CHECK_S
+            self._sink.follow(self._path)
+            self._turn_over(self._path)
 
     def _turn_over(self, path: Path) -> None:
         """Begin a new file where the present one has reached half of what both may take."""
@@ -474,13 +494,11 @@ def _to_the_second(seconds: int) -> str:
 
 
 _LEAST, _MOST, _INFINITE = -(2**63), 2**63 - 1, math.inf
-
-# Made once: `json.dumps` makes its own anew for every call with options.
-_TO_JSON = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(", ", ": "))
+_to_json = encoding(separators=(", ", ": "))
 
 
 def _rendered(_logger: Any, _method: str, line: Any) -> str:
-    return _TO_JSON.encode(line)
+    return _to_json(line)
 
 
 def clean(values: dict[str, Any]) -> dict[str, Any]:

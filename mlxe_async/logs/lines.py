@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_TO_JSON = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(", ", ": "))
+from mlxe_async.plain_json import encoding
+
+_to_json = encoding(separators=(", ", ": "))
 _NUMBERS = {int, float, bool}
 
 
@@ -39,7 +40,7 @@ def _constant(value: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    return repr(value) if type(value) is int else _TO_JSON.encode(value)
+    return repr(value) if type(value) is int else _to_json(value)
 
 
 def _plain(column: Sequence[int | float]) -> tuple[str, Sequence[Any]]:
@@ -58,4 +59,4 @@ def _texts(column: Sequence[int | float]) -> list[str]:
     kinds = set(map(type, column))
     if not kinds <= _NUMBERS or (int in kinds and not -(2**63) <= min(column) <= max(column) < 2**63):
         raise ValueError(f"expected plain numbers of 64 bits, got {kinds}")
-    return _TO_JSON.encode(list(column))[1:-1].split(", ") if column else []
+    return _to_json(list(column))[1:-1].split(", ") if column else []

@@ -244,7 +244,7 @@ class _Episodes:
         self.before = 0
 
     def started(self) -> int:
-        return self.before + sum(executor.episodes_started for executor in self._executors)
+        return self.before + sum([executor.episodes_started for executor in self._executors])
 
 
 class _Processes:

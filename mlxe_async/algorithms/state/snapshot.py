@@ -34,7 +34,7 @@ NUMBERS = (
 )
 """Kinds of numbers, whose order is part of each snapshot."""
 _FORMS = [{"f": "<Bd", "u": "<BQ"}.get(np.dtype(kind).kind, "<Bq") for kind in NUMBERS]
-"""Of a number's kind and its eight bytes."""
+"""A number's kind and eight bytes of it, packed."""
 STILL = (
     *(str, bytes, type, enum.Enum, BaseModel, np.dtype),
     *(types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType),

@@ -14,6 +14,7 @@ import zlib
 from typing import Any
 
 from mlxe_async.errors import ProtocolError
+from mlxe_async.plain_json import encoding
 
 MAGIC = b"MLXF"
 LAYOUT_VERSION = 1
@@ -30,7 +31,7 @@ def encode(message: Message) -> bytes:
         ProtocolError: the message is not plain JSON, holds NaN or an infinity, or is larger than 1 MiB.
     """
     try:
-        payload = _TO_JSON.encode(message).encode()
+        payload = _to_json(message).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise ProtocolError(f"message cannot be framed: {error}") from error
     if len(payload) > MAX_PAYLOAD:
@@ -115,6 +116,6 @@ def _finite(text: str) -> float:
     return value
 
 
-# Made once: `json.dumps` and `json.loads` make theirs anew for every call with options, which doubles the cost.
-_TO_JSON = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+_to_json = encoding(separators=(",", ":"))
+# Made once: `json.loads` makes its own anew for every call with options, which doubles the cost.
 _FROM_JSON = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)

@@ -171,6 +171,8 @@ class ProgressPages:
 
     def __init__(self, pages: Sequence[ProgressPage]) -> None:
         self._pages = tuple(pages)
+        if len(pages) == 1:  # as nearly always; asked ten times a second of each process
+            self.overdue, self.pulse = pages[0].overdue, pages[0].pulse  # type: ignore[method-assign] # the same verbs
         self._former = [Counter[str]() for _ in self._pages]
         self._counted: list[dict[str, list[int]]] = [{} for _ in self._pages]
         self._told: list[dict[str, list[int]]] = [{} for _ in self._pages]

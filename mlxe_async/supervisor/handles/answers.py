@@ -18,6 +18,8 @@ WHOLE: Kind = (int, None)
 EPISODES: dict[str, Kind] = {
     "env": [int], "episode": [int], "steps": [int], "return": [float], "terminated": [bool], "seed": [int],
 }  # fmt: skip
+FURTHER = ("stage", "discounted")
+"""Further ones, where there are stages, or a discount."""
 INGESTED: Kind = {
     "rows": int, "positions": [int], "corrupt": [{"lane": int, "sequence": int, "detail": str}],
 }  # fmt: skip
@@ -66,16 +68,13 @@ def is_rollout(answer: Any, envs: int) -> None:
         raise ProtocolError(
             f"rollout: expected begun and running of {len(moved)} environments, those moved, got {sorted(counts)}"
         )
-    stages = answer["episodes"].get("stage")
-    if stages is not None:
+    episodes = answer["episodes"]
+    if (stages := episodes.get("stage")) is not None:
         require(stages, [int], "rollout: episodes: stage")
-    discounted = answer["episodes"].get("discounted")
-    if discounted is not None:
+    if (discounted := episodes.get("discounted")) is not None and discounted != []:
         require(discounted, list, "rollout: episodes: discounted")
         require(discounted, [(float, None)] if None in discounted else [float], "rollout: episodes: discounted")
-    further = {"stage": stages, "discounted": discounted}
-    told = (*EPISODES, *(name for name, found in further.items() if found is not None))
-    lengths = {name: len(answer["episodes"][name]) for name in told}
+    lengths = {name: len(episodes[name]) for name in (*EPISODES, *FURTHER) if episodes.get(name) is not None}
     if len(set(lengths.values())) != 1:
         raise ProtocolError(f"rollout: episodes: expected lists of one length, got {lengths}")
     state = answer.get("wrappers", "")

@@ -109,9 +109,10 @@ class PushedLearnerHandle(LearnerHandle):
         try:
             await self._pushed(executor.index)
         finally:
-            async with self._changed:
-                self.under_way -= 1
-                self._changed.notify_all()
+            self.under_way -= 1
+            if self._saving.locked():  # only who rests waits for this
+                async with self._changed:
+                    self._changed.notify_all()
 
     async def _pushed(self, lane: int) -> None:
         """Push by a rollout, or by as many minibatches as are due."""
@@ -150,8 +151,9 @@ class PushedLearnerHandle(LearnerHandle):
             if oldest is not None:
                 self._waiting.remove(oldest)
                 self._end(oldest, "given_up")
-        async with self._changed:
-            await self._changed.wait_for(lambda: bool(free))
+        if not free:
+            async with self._changed:
+                await self._changed.wait_for(lambda: bool(free))
         return free.pop(0)
 
     def _refused(self, about: Mapping[str, Any]) -> str | None:

@@ -15,7 +15,7 @@ from mlxe_async.settings import Settings
 from mlxe_async.supervisor.plan.cpu_time import CpuClock
 
 AFTER_SOLVED = "steps_after_solved"
-CPU_LOOK_S = 0.1
+CPU_LOOK_S = 0.25
 LIMITS = ("env_steps", "episodes", "episode_steps", "updates", "seconds")
 
 
