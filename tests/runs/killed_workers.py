@@ -9,11 +9,19 @@ from killed_learners import KINDS, LIVES, MOMENTS, after, before, die, life
 
 from mlxe_async.ipc.shared.meeting import Meeting
 
+
+def after_gathering(give):
+    def killed(*args):
+        return after(give(*args))
+
+    return killed
+
+
 PROCESSES = {"learner": "mlxe-lrn", "worker": "mlxe-exe-1"}
 TOGETHER = {
-    "giving": lambda: setattr(Meeting, "gathered", before(Meeting.gathered)),
+    "giving": lambda: setattr(Meeting, "give", before(Meeting.give)),
     "given": lambda: setattr(Meeting, "_await", before(Meeting._await)),
-    "taken": lambda: setattr(Meeting, "gathered", after(Meeting.gathered)),
+    "taken": lambda: setattr(Meeting, "give", after_gathering(Meeting.give)),
     **MOMENTS,
 }
 

@@ -2,9 +2,20 @@
 
 import pytest
 from killed_learners import LIVES
+from killed_offers import OFFERED
+from killed_pushers import PUSHING
+from killed_workers import TOGETHER
 from test_killed_learners import PLAIN, TABLES, told
 
 from mlxe_async.errors import SettingsError, StepsDiffer
+from mlxe_async.ipc.shared import weights
+from mlxe_async.ipc.shared.kept import _Slot as KeptSlot
+from mlxe_async.ipc.shared.meeting import Meeting
+from mlxe_async.ipc.shared.pushes import PushPlaces
+from mlxe_async.ipc.shared.weights import WeightsWriter
+from mlxe_async.memory.bookkeeping import Bookkeeping
+from mlxe_async.memory.replay import ReplayMemory
+from mlxe_async.memory.rollouts import RolloutMemory
 from mlxe_async.settings import load_settings
 
 STOP = {"env_steps": 900}
@@ -92,6 +103,19 @@ KILLED = [
     if moment != "noting" or case == "td"
 ]
 FEW = {("ppo", "worker", "given"), ("sac", "learner", "published"), ("td", "worker", "noting")}
+
+
+@pytest.mark.parametrize("moments", [TOGETHER, PUSHING, OFFERED], ids=["together", "pushing", "offered"])
+def test_what_brings_death_about_is_still_there(monkeypatch, moments):
+    changed = [KeptSlot, WeightsWriter, Meeting, PushPlaces, Bookkeeping, ReplayMemory, RolloutMemory, weights]
+    for one in changed:
+        for name, value in dict(vars(one)).items():
+            if callable(value) and not name.startswith("__"):
+                monkeypatch.setattr(one, name, value)
+    for moment, arm in moments.items():
+        before = [dict(vars(one)) for one in changed]
+        arm()
+        assert [dict(vars(one)) for one in changed] != before, moment
 
 
 @pytest.mark.long
