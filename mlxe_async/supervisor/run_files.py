@@ -28,7 +28,7 @@ from mlxe_async.supervisor.recording.file import Recording
 from mlxe_async.supervisor.recording.replay import facts_of
 from mlxe_async.supervisor.recording.steps import NoRecorder, Recorder
 
-ROUTINE_WAITS_S = 0.1
+ROUTINE_WAITS_S = 0.25
 LONGEST_TORN = 200
 
 

@@ -35,7 +35,7 @@ import numpy as np
 from rate import ONE_PASS, ROOT, measured, watched
 
 from mlxe_async.ipc.messages import frames
-from mlxe_async.ipc.processes.life import WATCH_S
+from mlxe_async.ipc.processes.life import FEW, WATCH_S
 from mlxe_async.ipc.shared import lanes, weights
 from mlxe_async.ipc.shared.words import PAGE_BYTES, ProgressPage
 from mlxe_async.logs.journal import Journal
@@ -221,7 +221,8 @@ def costs(seen: Seen, folder: Path) -> Iterator[Line]:
         places.action[...] = actions
 
     yield Line("last actions kept for crash reports", microseconds(noted), steps)
-    yield Line("looks for hangs", watching(), seconds / WATCH_S * len(blueprint.posts))
+    looks = seconds / WATCH_S * len(blueprint.posts) / (1 if len(blueprint.posts) <= FEW else 2)
+    yield Line("looks for hangs", watching(), looks)
     what, unit = checking(settings)
     yield Line(what, unit, steps)
 

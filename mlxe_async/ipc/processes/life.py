@@ -24,6 +24,7 @@ from mlxe_async.ipc.processes.nursery import ExitStatus, Forked
 from mlxe_async.ipc.processes.restarts import HangJudge, RestartPolicy, is_late
 
 WATCH_S = 0.1
+FEW = 8
 STACK_S = 0.5
 FAREWELL_S = 0.5
 
@@ -65,11 +66,13 @@ class ProgressPage(Protocol):
 class Watch:
     """Calls all who asked for it ten times a second, in the order in which they asked; from the running loop.
 
-    There is one for all children: a timer of its own for each would wake the loop for each.
+    There is one for all children: a timer of its own for each would wake the loop for each. Where there are more than
+    `FEW`, each is called every second time.
     """
 
     def __init__(self) -> None:
         self._looks: dict[Callable[[], None], None] = {}
+        self._turns = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, look: Callable[[], None]) -> None:
@@ -87,7 +90,9 @@ class Watch:
 
     def _turn(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(WATCH_S, self._turn)
-        for look in tuple(self._looks):
+        self._turns += 1
+        looks = tuple(self._looks)
+        for look in looks if len(looks) <= FEW else looks[self._turns % 2 :: 2]:
             look()
 
 
@@ -149,7 +154,7 @@ class Life:
         self._doing: str | None = None
         self._waiting: dict[int, tuple[str, asyncio.Future[Any], Callable[[Any], None]]] = {}
         self._last_id = 0
-        self._judge = HangJudge(WATCH_S)
+        self._judge = HangJudge(2 * WATCH_S)
         self._pulse: tuple[int, ...] = ()
         self._moved_ns = 0
         self._channel = SupervisorChannel(sock, self._heard, self._unheard)
