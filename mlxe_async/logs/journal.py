@@ -126,11 +126,12 @@ class Journal:
                 return
             # Line by line where lines are missing: what fits again is told of first.
             together = self._gap == 0
-            if together:
-                self._look_at_file(time.monotonic())
-                self._sink.gather()
             routine = self._write_routine if together and len(self._processors) == 2 else None
+            self._moment = held[0][0]  # also of what there is to say about the file
             try:
+                if together:
+                    self._look_at_file(time.monotonic())
+                    self._sink.gather()
                 for self._moment, write, arguments in held:
                     (self._gather_routine if write == routine else write)(*arguments)
             finally:

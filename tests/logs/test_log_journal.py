@@ -228,6 +228,23 @@ def test_a_log_that_becomes_too_long_is_begun_again_and_the_part_before_is_kept(
     assert any(line["event"] == "warning" for line in both), "who reads the log later is told too"
 
 
+def test_what_is_said_of_a_log_that_is_begun_again_stands_in_its_order_among_lines_that_waited(path, monkeypatch):
+    monkeypatch.setattr(journal_module, "ROTATION_CHECK_S", 0.0)
+    with Journal(path, "r", most_bytes=4000) as journal:
+        journal.hold_routine([].append)
+        for version in range(40):
+            for _ in range(3):
+                journal.emit_routine(partial(Weights, version=version, env_steps=0, episodes=0, updates=0, norm=0))
+            journal.flush()
+    lines = lines_of(path.with_name("log.jsonl.1")) + lines_of(path)
+    assert any(line["event"] == "warning" for line in lines)
+    assert [line["seq"] for line in lines] == list(range(lines[0]["seq"], lines[0]["seq"] + len(lines)))
+    assert [line["mono_ns"] for line in lines] == sorted(line["mono_ns"] for line in lines)
+    versions = [line["version"] for line in lines if line["event"] == "weights"]
+    assert versions == sorted(versions)
+    assert versions[-3:] == [39] * 3
+
+
 def test_a_log_that_cannot_be_begun_again_goes_on(path, monkeypatch):
     monkeypatch.setattr(journal_module, "ROTATION_CHECK_S", 0.0)
     path.with_name("log.jsonl.1").mkdir()
