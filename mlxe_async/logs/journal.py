@@ -164,21 +164,15 @@ class Journal:
 
         It costs less: no line can be missing, and the file is looked at once for all of them.
         """
-        kind, values = cast("type[Event]", event.func), event.keywords
-        defaults = _defaults_of(kind)
-        if event.args or not _NEEDED[kind] <= values.keys() <= defaults.keys():
-            values = vars(event())
-        line = {**self._head(), "run": self.run, "event": kind.name, "role": role, "idx": idx, **defaults, **values}
-        self._sink.msg(_to_json(self._cleaned(None, "msg", line)))
+        kind, values = _kind_and_values(event)
+        line = {**self._head(), "run": self.run, "event": kind.name, "role": role, "idx": idx}
+        self._sink.msg(_to_json(self._cleaned(None, "msg", {**line, **_defaults_of(kind), **values})))
         if self._subscribers:
             self._tell()
 
     def _write_routine(self, event: functools.partial[_E], role: str, idx: int | None) -> None:
         """Write one event that has waited, without making it, if its values have all the names."""
-        kind, values = cast("type[Event]", event.func), event.keywords
-        names = _defaults_of(kind).keys()
-        is_whole = not event.args and _NEEDED[kind] <= values.keys() <= names
-        self._emit(kind, values if is_whole else vars(event()), role, idx)
+        self._emit(*_kind_and_values(event), role, idx)
 
     def _holds(self, name: str, write: Callable[..., None], *arguments: Any) -> bool:
         """Return whether this waits from now on."""
@@ -482,6 +476,14 @@ def _defaults_of(kind: type[Event]) -> dict[str, Any]:
         every |= {one.name: one.default_factory() for one in fields(kind) if one.default_factory is not MISSING}
         _DEFAULTS[kind], _NEEDED[kind] = every, frozenset(name for name in every if every[name] is MISSING)
     return _DEFAULTS[kind]
+
+
+def _kind_and_values(event: functools.partial[_E]) -> tuple[type[Event], Mapping[str, Any]]:
+    """An event's kind and its values; it is made only where these do not have all the names."""
+    kind, values = cast("type[Event]", event.func), event.keywords
+    names = _defaults_of(kind).keys()
+    is_whole = not event.args and _NEEDED[kind] <= values.keys() <= names
+    return kind, values if is_whole else vars(event())
 
 
 def _timestamp(time_ns: int) -> str:

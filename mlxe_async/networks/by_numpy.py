@@ -127,13 +127,19 @@ def where(tensor: Any) -> Any:
 
 def memory(tensor: Any) -> Array | None:
     """A tensor's own memory; None: it is not plain float32 in main memory."""
+    array = plain_array(tensor)
+    return array if array is not None and array.dtype is _FLOAT32 else None
+
+
+def plain_array(tensor: Any) -> Array | None:
+    """A tensor's own memory, of whatever type; None: it is not plain, or not in main memory. Nothing is tracked."""
     if type(tensor) is not torch.Tensor and type(tensor) is not nn.Parameter:
         return None
     try:
         array: Array = tensor.numpy()
     except (RuntimeError, TypeError):  # torch's own word for: it is on a device, sparse, negated, of no numpy type
         return None
-    return array if array.dtype is _FLOAT32 else None
+    return array
 
 
 def is_plain(layer: Any, dtype: torch.dtype) -> bool:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from mlxe_async.algorithms.state.flat import FlatForm, slots
+from mlxe_async.algorithms.state.flat_form import FlatForm, slots
 
 torch.manual_seed(0)
 TENSORS = {

@@ -1,7 +1,7 @@
 """An algorithm's torch modules: what of them is published, how it is loaded again, and what the learner keeps.
 
 What `build` makes acts, and is published: each parameter and each buffer, of whatever dtype, in the order in which it
-was made, in one vector (see `flat`). What `build_learner` makes only learns.
+was made, in one vector (see `flat_form`). What `build_learner` makes only learns.
 
 Nothing here imports torch: an algorithm without modules of its own costs no process more than numpy.
 """
@@ -22,7 +22,7 @@ import numpy as np
 
 from mlxe_async import turns
 from mlxe_async.algorithms.state import drawing, snapshot
-from mlxe_async.algorithms.state.flat import FlatForm, slots, unpacked
+from mlxe_async.algorithms.state.flat_form import FlatForm, slots, unpacked
 from mlxe_async.algorithms.state.held import tensors_of
 from mlxe_async.networks.flat import Floats, Parameters
 from mlxe_async.optimisers import FlatOptimiser, OfParameters

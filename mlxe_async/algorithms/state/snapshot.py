@@ -224,18 +224,13 @@ def _is_constant(value: Any) -> bool:
 
 def _number_bytes(name: str, value: Any) -> Array:
     """A number's kind and eight bytes of it, so that one that was None, or whole, may become another."""
-    kind = NUMBERS.index(type(value)) if type(value) in NUMBERS else _kind_of(type(value))
+    kind = next(NUMBERS.index(one) for one in type(value).__mro__ if one in NUMBERS)
     number = 0 if value is None else value
     try:
         packed = struct.pack(_FORMS[kind], kind, float(number) if _FORMS[kind] == "<Bd" else int(number))
     except struct.error as error:
         raise OverflowError(f"{name}: expected a whole number of at most 64 bits to keep, got {value}") from error
     return np.frombuffer(packed, np.uint8)
-
-
-def _kind_of(kind: type) -> int:
-    """Return which of `NUMBERS` a type is derived from."""
-    return next(NUMBERS.index(one) for one in kind.__mro__ if one in NUMBERS)
 
 
 def _number_of(array: Array) -> bool | float | None:

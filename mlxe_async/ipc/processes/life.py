@@ -25,6 +25,7 @@ from mlxe_async.ipc.processes.restarts import HangJudge, RestartPolicy, is_late
 
 WATCH_S = 0.1
 FEW = 8
+"""Children up to which a watch looks at each of them in every turn."""
 STACK_S = 0.5
 FAREWELL_S = 0.5
 
@@ -154,7 +155,7 @@ class Life:
         self._doing: str | None = None
         self._waiting: dict[int, tuple[str, asyncio.Future[Any], Callable[[Any], None]]] = {}
         self._last_id = 0
-        self._judge = HangJudge(2 * WATCH_S)
+        self._judge = HangJudge(2 * WATCH_S)  # where there are many
         self._pulse: tuple[int, ...] = ()
         self._moved_ns = 0
         self._channel = SupervisorChannel(sock, self._heard, self._unheard)

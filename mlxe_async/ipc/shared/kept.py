@@ -72,12 +72,10 @@ class KeptState:
             ResourceError: there is no memory for the first write.
         """
         arrays = {name: np.asarray(array) for name, array in arrays.items()}
-        if self._table is None or not self._slots[0].takes(arrays):
-            table: _Table = [(name, array.dtype.str, array.shape) for name, array in arrays.items()]
-            if self._table is None:
-                self._format(table)
-            elif table != self._table:
-                raise ValueError(self._differences(table))
+        if self._table is None:
+            self._format(_table_of(arrays))
+        elif not self._slots[0].takes(arrays) and (table := _table_of(arrays)) != self._table:
+            raise ValueError(self._differences(table))
         slot, torn = self._least_worth(spare)
         self._torn = {*torn, slot}  # until it is whole: an error may end the writing, too
         slot.write(max(map(_sequence, self._slots)) + 2, label, arrays)
@@ -216,6 +214,10 @@ class _Slot:
 
     def _checksum(self, sequence: int, label: int) -> int:
         return checksum_of(self._bytes, crc32(_SUMMED.pack(sequence, label & MASK)))
+
+
+def _table_of(arrays: Arrays) -> _Table:
+    return [(name, array.dtype.str, array.shape) for name, array in arrays.items()]
 
 
 def _sequence(slot: _Slot) -> int:

@@ -171,18 +171,20 @@ class ProgressPages:
 
     def __init__(self, pages: Sequence[ProgressPage]) -> None:
         self._pages = tuple(pages)
-        if len(pages) == 1:  # as nearly always; asked ten times a second of each process
-            self.overdue, self.pulse = pages[0].overdue, pages[0].pulse  # type: ignore[method-assign] # the same verbs
         self._former = [Counter[str]() for _ in self._pages]
         self._counted: list[dict[str, list[int]]] = [{} for _ in self._pages]
         self._told: list[dict[str, list[int]]] = [{} for _ in self._pages]
 
     def overdue(self, now_ns: int) -> float | None:
         """Seconds by which the call that is longest over its limit has outstayed it at `now_ns`, None if none has."""
+        if len(self._pages) == 1:  # as nearly always
+            return self._pages[0].overdue(now_ns)
         return max((late for page in self._pages if (late := page.overdue(now_ns)) is not None), default=None)
 
     def pulse(self) -> tuple[int, int]:
         """Return what changes as long as any thread moves; the second is 0 while none is in a call."""
+        if len(self._pages) == 1:
+            return self._pages[0].pulse()
         pulses = [page.pulse() for page in self._pages]
         return sum(progress for progress, _ in pulses) & MASK, max(since for _, since in pulses)
 

@@ -110,7 +110,7 @@ class PushedLearnerHandle(LearnerHandle):
             await self._pushed(executor.index)
         finally:
             self.under_way -= 1
-            if self._saving.locked():  # only who rests waits for this
+            if self._saving.locked():  # `resting` alone waits for this
                 async with self._changed:
                     self._changed.notify_all()
 

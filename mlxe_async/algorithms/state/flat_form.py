@@ -74,13 +74,11 @@ def _memory(tensor: Any) -> Array | None:
     """A tensor's memory as an array, in a row if it is of a wider type than float32; None: torch is to copy it."""
     import torch
 
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-        return None
-    try:
-        array: Array = tensor.detach().numpy()
-    except (RuntimeError, TypeError):  # torch's own word for: it is on a device, negated, of no numpy type
-        return None
-    if array.dtype == _FLOAT32:
+    from mlxe_async.networks.by_numpy import plain_array
+
+    with torch.no_grad():
+        array = plain_array(tensor)
+    if array is None or array.dtype == _FLOAT32:
         return array
     is_wide = not is_small_float(tensor) and array.itemsize % 2 == 0 and array.flags.c_contiguous
     return array.reshape(-1) if is_wide else None
