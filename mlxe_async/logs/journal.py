@@ -43,6 +43,7 @@ LINES_AT_ONCE = 256
 Subscriber = Callable[[dict[str, Any]], None]
 Columns = Callable[[Mapping[str, Any], Mapping[str, Sequence[Any]]], None]
 """Takes many lines of one event at once: what they share, and columns of what they do not."""
+_Subscription = tuple[Subscriber, Collection[str] | None, Columns | None]
 Moment = tuple[int, int]
 _E = TypeVar("_E", bound=Event)
 
@@ -86,7 +87,9 @@ class Journal:
         self._retry_at = 0.0
         self._warn_at = 0.0
         self._check_at = time.monotonic() + ROTATION_CHECK_S
-        self._subscribers: list[tuple[Subscriber, Collection[str] | None, Columns | None]] = []
+        self._subscribers: list[_Subscription] = []
+        self._asked_for: Collection[str] | None = frozenset()
+        "Events whose lines somebody wants to hear of at once; None: all."
         self._held: list[tuple[Moment, Callable[..., None], tuple[Any, ...]]] = []
         self._moment: Moment | None = None  # of the line that is written now, if it has waited
         self._later: Callable[[Callable[[], None]], object] | None = None
@@ -176,7 +179,9 @@ class Journal:
 
     def _holds(self, name: str, write: Callable[..., None], *arguments: Any) -> bool:
         """Return whether this waits from now on."""
-        if self._later is None or threading.get_ident() != self._thread or self._is_asked_for(name):
+        if self._later is None or threading.get_ident() != self._thread:
+            return False
+        if self._asked_for is None or name in self._asked_for:
             return False
         with self._lock:
             if not self._held:
@@ -267,11 +272,10 @@ class Journal:
                     self._tell(but_columns=True)
             return True
 
-    def _is_asked_for(self, name: str) -> bool:
-        for _, wanted, columns in self._subscribers:  # noqa: SIM110 - asked at each line, and there are two at most
-            if columns is None and (wanted is None or name in wanted):
-                return True
-        return False
+    def _note_asked_for(self) -> None:
+        """Work out what is asked for: it is looked up at each line."""
+        at_once = [wanted for _, wanted, columns in self._subscribers if columns is None]
+        self._asked_for = None if None in at_once else frozenset().union(*(wanted or () for wanted in at_once))
 
     def _look_at_file(self, now: float) -> None:
         """Every five seconds: whether the file is still where it was, and not too large."""
@@ -325,7 +329,14 @@ class Journal:
         self.flush()  # what waits happened before
         entry = (subscriber, events, columns)
         self._subscribers.append(entry)
-        return lambda: self._subscribers.remove(entry) if entry in self._subscribers else None
+        self._note_asked_for()
+        return functools.partial(self._forget, entry)
+
+    def _forget(self, entry: _Subscription) -> None:
+        """End a subscription. May be called twice."""
+        if entry in self._subscribers:
+            self._subscribers.remove(entry)
+            self._note_asked_for()
 
     def close(self) -> None:
         """Close the file, if it is ours. Lines emitted afterwards are dropped and counted."""
@@ -360,12 +371,11 @@ class Journal:
             if (wanted is None or line["event"] in wanted) and not (but_columns and columns is not None):
                 self._told(entry, functools.partial(subscriber, line))
 
-    def _told(self, entry: tuple[Subscriber, Collection[str] | None, Columns | None], call: Callable[[], None]) -> None:
+    def _told(self, entry: _Subscription, call: Callable[[], None]) -> None:
         try:
             call()
         except Exception:  # noqa: BLE001 - a subscriber must not be able to stop the run
-            if entry in self._subscribers:
-                self._subscribers.remove(entry)
+            self._forget(entry)
 
 
 def open_log(path: str | os.PathLike[str]) -> int:

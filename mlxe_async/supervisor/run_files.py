@@ -6,7 +6,6 @@ import asyncio
 import datetime as dt
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from functools import partial
 from typing import Any
 
 from mlxe_async.errors import ResourceError
@@ -27,8 +26,9 @@ from mlxe_async.supervisor.plan.provenance import host, invocation, versions
 from mlxe_async.supervisor.recording.file import Recording
 from mlxe_async.supervisor.recording.replay import facts_of
 from mlxe_async.supervisor.recording.steps import NoRecorder, Recorder
+from mlxe_async.ticks import together
 
-ROUTINE_WAITS_S = 0.25
+ROUTINE_WAITS_S = 0.15
 LONGEST_TORN = 200
 
 
@@ -130,7 +130,8 @@ class RunFiles:
             self.log.emit(begun_with)
         if settings.run.record:
             self._record()
-        self.journal.hold_routine(partial(asyncio.get_running_loop().call_later, ROUTINE_WAITS_S))
+        loop = asyncio.get_running_loop()
+        self.journal.hold_routine(lambda flush: loop.call_at(together(loop.time() + ROUTINE_WAITS_S), flush))
 
     def _begun(self) -> dict[str, Any] | None:
         """Return how a run that goes on was begun: its first command, commit and versions; None for a new one."""

@@ -9,12 +9,15 @@ from collections.abc import AsyncIterator, Awaitable, Iterator
 from typing import Any
 
 from mlxe_async.errors import MlxeError
+from mlxe_async.ticks import TICK_S, together
 
 
 async def every(seconds: float) -> AsyncIterator[None]:
-    """Tick for ever, `seconds` apart."""
+    """Tick for ever, about `seconds` apart: together with all else that ticks, see `ticks`."""
+    loop = asyncio.get_running_loop()
     while True:
-        await asyncio.sleep(seconds)
+        now = loop.time()
+        await asyncio.sleep(seconds if seconds < TICK_S else together(now + seconds) - now)
         yield
 
 

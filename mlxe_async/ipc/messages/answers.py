@@ -6,6 +6,7 @@ that all its entries must be of; a dict of kinds by name, besides which there ma
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 from mlxe_async.errors import ProtocolError
@@ -13,6 +14,58 @@ from mlxe_async.errors import ProtocolError
 Kind: TypeAlias = type | tuple["Kind", ...] | list["Kind"] | dict[str, "Kind"] | None
 
 LARGEST = 2**64
+
+
+class Form:
+    """A kind of object that is looked at again and again: by one function without a call or a loop for its entries.
+
+    Such a look comes seldom enough that its code is not in the processor's caches, and costs by its length.
+
+    Args:
+        kind: what an answer must be.
+        what: how it is called.
+    """
+
+    def __init__(self, kind: dict[str, Kind], what: str = "answer") -> None:
+        self.kind, self._what = kind, what
+        known: dict[str, Any] = {"MOST": LARGEST, "MISSING": object(), "all_fit": _all_fit, "fits": _fits}
+        lines = ["def look(answer):", *_tests("answer", kind, known), " return True"]
+        exec("\n".join(lines), known)  # noqa: S102 - written below, of the package's own kinds alone
+        self.fits: Callable[[Any], bool] = known["look"]
+
+    def require(self, answer: Any) -> None:
+        """Refuse what is not of this kind; see `require`.
+
+        Raises:
+            ProtocolError: so it is.
+        """
+        if not self.fits(answer):
+            _explain(answer, self.kind, self._what)
+
+
+def _tests(value: str, kind: Kind, known: dict[str, Any]) -> Iterator[str]:
+    """Write the lines that return False where the variable `value` is of another kind."""
+    whole, expected = f"type({value}) is int and -MOST < {value} < MOST", f"kind_of_{value}"
+    known[expected] = kind[0] if isinstance(kind, list) else kind
+    if kind is int:
+        test = whole
+    elif kind == (int, None):
+        test = f"{value} is None or {whole}"
+    elif kind is float:
+        test = f"type({value}) is float or {whole}"
+    elif kind == (float, None):
+        test = f"{value} is None or type({value}) is float or {whole}"
+    elif isinstance(kind, type):
+        test = f"type({value}) is {expected}"
+    elif isinstance(kind, list):
+        test = f"type({value}) is list and (not {value} or all_fit({value}, {expected}))"
+    else:
+        test = f"type({value}) is dict" if isinstance(kind, dict) else f"fits({value}, {expected})"
+    yield f" if not ({test}): return False"
+    for name, part_kind in kind.items() if isinstance(kind, dict) else ():
+        entry = f"{value}_{name}"
+        yield f" {entry} = {value}.get({name!r}, MISSING)"
+        yield from _tests(entry, part_kind, known)
 
 
 def require(answer: Any, kind: Kind, what: str = "answer") -> None:
@@ -31,38 +84,24 @@ def require(answer: Any, kind: Kind, what: str = "answer") -> None:
 
 
 def _fits(answer: Any, kind: Kind) -> bool:
-    """Return whether it is of this kind: a look without texts, because it is taken at each answer."""
+    """Return whether it is of this kind."""
     if kind is int or kind is float:
         found = type(answer)
         return (found is int and -LARGEST < answer < LARGEST) or (found is float and kind is float)
     if kind is None:
         return answer is None
-    if type(kind) is list and type(answer) is list and _all_fit(answer, kind[0]):
-        return True
+    if isinstance(kind, type):
+        return isinstance(answer, kind)
     if isinstance(kind, dict):
-        if not isinstance(answer, dict):
-            return False
-        for name, part in kind.items():
-            if name not in answer:
-                return False
-            value = answer[name]
-            if part is int or part is float:  # nearly all are: no call for each
-                found = type(value)
-                if (found is not int or not -LARGEST < value < LARGEST) and (found is not float or part is int):
-                    return False
-            elif not value and type(part) is type(value) is list:  # of few rollouts there is anything to list
-                continue
-            elif not _fits(value, part):
-                return False
-        return True
+        return isinstance(answer, dict) and all(
+            name in answer and _fits(answer[name], part) for name, part in kind.items()
+        )
     if isinstance(kind, tuple):
         for part in kind:  # noqa: SIM110 - a generator for each would cost more than the looks
             if _fits(answer, part):
                 return True
         return False
-    if isinstance(kind, type):
-        return isinstance(answer, kind)
-    return isinstance(answer, list) and all(_fits(entry, kind[0]) for entry in answer)
+    return isinstance(answer, list) and _all_fit(answer, kind[0])
 
 
 def _explain(answer: Any, kind: Kind, what: str) -> None:
@@ -89,11 +128,10 @@ def _explain(answer: Any, kind: Kind, what: str) -> None:
 
 
 def _all_fit(answer: list[Any], kind: Kind) -> bool:
-    """A quick look at a list, which may be long and holds entries of one type, nearly always; False says nothing."""
-    for found in set(map(type, answer)):
-        if found is not kind:
-            return False
-    return kind is not int or not answer or (min(answer) > -LARGEST and max(answer) < LARGEST)
+    """Return whether all entries are of a kind; they may be many, and are of one type, nearly always."""
+    if isinstance(kind, type) and set(map(type, answer)) <= {kind}:
+        return kind is not int or not answer or (min(answer) > -LARGEST and max(answer) < LARGEST)
+    return all(_fits(entry, kind) for entry in answer)
 
 
 def _name(kind: Kind) -> str:

@@ -56,53 +56,51 @@ class Decoder:
         Raises:
             ProtocolError: the bytes are not a frame; the text shows their first bytes in hexadecimal.
         """
-        whole = not self._pending and len(data) >= HEADER.size
-        self._pending += data
-        if whole:
+        if not self._pending and len(data) >= HEADER.size:
             # One frame and nothing else, as nearly always. What is wrong with any other is told below.
             payload = data[HEADER.size :]
             expected = (MAGIC, LAYOUT_VERSION, len(payload), zlib.crc32(payload))
             if len(payload) <= MAX_PAYLOAD and HEADER.unpack_from(data) == expected:
-                message = self._parse(payload)
-                self._pending.clear()
-                return [message]
+                return [self._parse(payload, data)]
+        self._pending += data
         messages = []
         while len(self._pending) >= HEADER.size:
             magic, version, length, crc = HEADER.unpack_from(self._pending)
             if magic != MAGIC:
-                raise self._bad(f"magic {magic.hex()}, expected {MAGIC.hex()}")
+                raise _bad(f"magic {magic.hex()}, expected {MAGIC.hex()}", self._pending)
             if version != LAYOUT_VERSION:
-                raise self._bad(f"frame version {version}, expected {LAYOUT_VERSION}")
+                raise _bad(f"frame version {version}, expected {LAYOUT_VERSION}", self._pending)
             if length > MAX_PAYLOAD:
-                raise self._bad(f"length {length}, at most {MAX_PAYLOAD} is allowed")
+                raise _bad(f"length {length}, at most {MAX_PAYLOAD} is allowed", self._pending)
             end = HEADER.size + length
             if len(self._pending) < end:
                 break
             payload = bytes(self._pending[HEADER.size : end])
             if zlib.crc32(payload) != crc:
-                raise self._bad("checksum does not match")
-            messages.append(self._parse(payload))
+                raise _bad("checksum does not match", self._pending)
+            messages.append(self._parse(payload, self._pending))
             del self._pending[:end]
         else:
             # A wrong peer is told apart from a slow one as early as its bytes allow.
             if not MAGIC.startswith(self._pending[: len(MAGIC)]):
-                raise self._bad("magic does not match")
+                raise _bad("magic does not match", self._pending)
         return messages
 
-    def _parse(self, payload: bytes) -> Message:
+    def _parse(self, payload: bytes, frame: bytes | bytearray) -> Message:
         try:
             text = payload.decode()
             message, end = _FROM_JSON.raw_decode(text)
         except (ValueError, RecursionError) as error:
-            raise self._bad(f"not JSON: {error}") from error
+            raise _bad(f"not JSON: {error}", frame) from error
         if end != len(text):
-            raise self._bad(f"not JSON: more follows after {end} characters")
+            raise _bad(f"not JSON: more follows after {end} characters", frame)
         if not isinstance(message, dict):
-            raise self._bad(f"a {type(message).__name__}, expected an object")
+            raise _bad(f"a {type(message).__name__}, expected an object", frame)
         return message
 
-    def _bad(self, what: str) -> ProtocolError:
-        return ProtocolError(f"not a control frame: {what} (first bytes {bytes(self._pending[:32]).hex()})")
+
+def _bad(what: str, frame: bytes | bytearray) -> ProtocolError:
+    return ProtocolError(f"not a control frame: {what} (first bytes {bytes(frame[:32]).hex()})")
 
 
 def _refuse(text: str) -> float:

@@ -22,10 +22,11 @@ from mlxe_async.ipc.messages.remote_error import RemoteError, remote_error
 from mlxe_async.ipc.processes import linux
 from mlxe_async.ipc.processes.nursery import ExitStatus, Forked
 from mlxe_async.ipc.processes.restarts import HangJudge, RestartPolicy, is_late
+from mlxe_async.ticks import together
 
 WATCH_S = 0.1
 FEW = 8
-"""Children up to which a watch looks at each of them in every turn."""
+"""Children up to which a watch looks at all of them ten times a second."""
 STACK_S = 0.5
 FAREWELL_S = 0.5
 
@@ -68,19 +69,18 @@ class Watch:
     """Calls all who asked for it ten times a second, in the order in which they asked; from the running loop.
 
     There is one for all children: a timer of its own for each would wake the loop for each. Where there are more than
-    `FEW`, each is called every second time.
+    `FEW`, they are called five times a second.
     """
 
     def __init__(self) -> None:
         self._looks: dict[Callable[[], None], None] = {}
-        self._turns = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, look: Callable[[], None]) -> None:
         """Have `look` called from now on; it must not raise."""
         self._looks[look] = None
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(WATCH_S, self._turn)
+            self._wait()
 
     def remove(self, look: Callable[[], None]) -> None:
         """No longer. May be called twice, and by `look` itself."""
@@ -89,11 +89,16 @@ class Watch:
             self._timer.cancel()
             self._timer = None
 
+    def _wait(self) -> None:
+        loop = asyncio.get_running_loop()
+        if len(self._looks) <= FEW:
+            self._timer = loop.call_later(WATCH_S, self._turn)
+        else:
+            self._timer = loop.call_at(together(loop.time() + 2 * WATCH_S), self._turn)
+
     def _turn(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(WATCH_S, self._turn)
-        self._turns += 1
-        looks = tuple(self._looks)
-        for look in looks if len(looks) <= FEW else looks[self._turns % 2 :: 2]:
+        self._wait()
+        for look in tuple(self._looks):
             look()
 
 
@@ -199,9 +204,10 @@ class Life:
 
     def _heard(self, message: Message, _fds: list[int]) -> None:
         """Take one message from the child. Raises ProtocolError on anything unknown, which ends the child."""
+        if "result" in message and type(message.get("id")) is int:  # nearly every message
+            self._settle(message["id"], message["result"], None)
+            return
         match message:
-            case {"id": int(number), "result": result}:
-                self._settle(number, result, None)
             case {"notice": _}:
                 self._noticed(message)
             case {"id": int(number), "error": {"kind": str(), "message": str(), "trace": str()} as error}:

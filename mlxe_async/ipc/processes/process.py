@@ -202,7 +202,10 @@ class Process:
             RemoteError: the verb raised.
             ProtocolError: the arguments are not plain JSON or too large.
         """
-        return await (await self._ready_life()).ask(verb, role, args, check)
+        child = self._child
+        if child is None or self._final is not None or not self.alive:
+            child = await self._ready_life()
+        return await child.ask(verb, role, args, check)
 
     def note_progress(self) -> None:
         """Forget earlier deaths, but for hangs: a row was committed or a version published since."""

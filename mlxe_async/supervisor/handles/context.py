@@ -21,19 +21,6 @@ from mlxe_async.supervisor.plan.budget import Bell, Budget, Counters
 from mlxe_async.supervisor.plan.event_log import EventLog
 from mlxe_async.supervisor.recording.steps import NoRecorder, Recorder
 
-_FIELDS = np.dtype(
-    [
-        ("version", "i8"),
-        ("episodes_started", "i8"),
-        ("env_steps", "i8"),
-        ("updates", "i8"),
-        ("seconds", "f8"),
-        ("cpu_seconds", "f8"),
-        ("published_ns", "i8"),
-    ]
-)
-_NAMES = _FIELDS.names or ()
-
 
 class Publications:
     """The newest versions, and those that were put under test, in memory that does not grow.
@@ -43,15 +30,14 @@ class Publications:
     """
 
     def __init__(self, newest: int = 4096) -> None:
-        self._rows = np.zeros(newest, _FIELDS)
-        self._rows["version"] = -1
+        self._newest: list[tuple[int, dict[str, Any]] | None] = [None] * newest
         self._held: dict[int, dict[str, Any]] = {}
         self.states: VersionStates | None = None
         "The state that wrappers have by each of them; None where they keep nothing."
 
     def note(self, version: int, about: Mapping[str, Any]) -> None:
         """A version was published when the run was so far."""
-        self._rows[version % len(self._rows)] = (version, *(about[name] for name in _NAMES[1:]))
+        self._newest[version % len(self._newest)] = version, dict(about)
         if self.states is not None:
             self.states.published(version)
 
@@ -77,8 +63,8 @@ class Publications:
         """Return what was noted of it, None if that is not known any more."""
         if version in self._held:
             return dict(self._held[version])
-        row = self._rows[version % len(self._rows)].tolist()
-        return dict(zip(_NAMES[1:], row[1:], strict=True)) if row[0] == version else None
+        noted = self._newest[version % len(self._newest)]
+        return dict(noted[1]) if noted is not None and noted[0] == version else None
 
 
 def lessons_of(

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from mlxe_async.errors import NumericError, ProcessDied, RunFailed
-from mlxe_async.ipc.messages.answers import require
 from mlxe_async.ipc.messages.remote_error import RemoteError
 from mlxe_async.ipc.processes.process import Process
 from mlxe_async.logs import events
@@ -190,7 +189,7 @@ class ExecutorHandle:
         """
         if not self.process.alive:
             return False
-        check = partial(require, kind=SHELVED, what="shelved")
+        check = SHELVED.require
         try:
             said = await self.process.call("shelve", role=f"executor-{self.index}", check=check, result=result)
         except ProcessDied:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from mlxe_async.errors import ProcessDied
-from mlxe_async.ipc.messages.answers import require
 from mlxe_async.ipc.processes.process import Process
 from mlxe_async.supervisor.handles.answers import INGESTED, PLAN
 from mlxe_async.supervisor.handles.context import HandleContext
@@ -135,7 +133,7 @@ class MemorizerHandle:
                 plan: dict[str, Any] = await self.process.call(
                     "memorize",
                     role="memorizer",
-                    check=partial(require, kind=PLAN, what="plan"),
+                    check=PLAN.require,
                     most_updates=self._updates_per_plan,
                     settle=used,
                     call=self._calls,
@@ -190,9 +188,7 @@ class MemorizerHandle:
             ProcessDied: the memorizer died meanwhile; the next call settles the plan, once more or for the first time.
         """
         used = self._used if lane is None else self._used_by.get(lane)
-        ingested = await self.process.call(
-            "ingest", role="memorizer", check=partial(require, kind=INGESTED, what="ingested"), settle=used
-        )
+        ingested = await self.process.call("ingest", role="memorizer", check=INGESTED.require, settle=used)
         if lane is not None:
             self._used_by.pop(lane, None)
         elif self._used is used:

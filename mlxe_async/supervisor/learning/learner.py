@@ -12,13 +12,11 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
 from mlxe_async.errors import AuditFailed, MlxeError, NumericError, ProcessDied, RunFailed, StepsDiffer, Unpublished
-from mlxe_async.ipc.messages.answers import require
 from mlxe_async.ipc.messages.remote_error import RemoteError
 from mlxe_async.ipc.processes.process import Process
 from mlxe_async.logs import events
@@ -116,7 +114,7 @@ class LearnerHandle:
                 done = await self.process.call(
                     "publish",
                     role="learner",
-                    check=partial(require, kind=PUBLISHED, what="published"),
+                    check=PUBLISHED.require,
                     call=self._calls,
                 )
             except ProcessDied:

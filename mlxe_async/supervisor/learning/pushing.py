@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any, Protocol
 
 from mlxe_async.errors import NumericError, ProcessDied
-from mlxe_async.ipc.messages.answers import require
 from mlxe_async.ipc.messages.remote_error import RemoteError
 from mlxe_async.ipc.processes.process import Process
 from mlxe_async.maths.outliers import Outliers
@@ -26,6 +25,7 @@ from mlxe_async.settings.combining import Combining
 from mlxe_async.supervisor.handles.answers import DIFFERENTIATED
 from mlxe_async.supervisor.learning.learner import LearnerHandle, Pushes
 from mlxe_async.supervisor.learning.team import workers_of
+from mlxe_async.supervisor.plan.budget import Bell
 from mlxe_async.supervisor.recording.steps import Applied, Pushed
 
 
@@ -71,17 +71,20 @@ class PushedLearnerHandle(LearnerHandle):
         self._waiting: deque[Push] = deque()
         most = combining.most_deviations
         self._outliers = None if most is None else Outliers(most)
-        self._drawing, self._saving = asyncio.Lock(), asyncio.Lock()
-        self._changed = asyncio.Condition()
-        self._is_stepping = self._is_closed = False
+        self._drawing, self._bell = asyncio.Lock(), Bell()
+        self._is_resting = self._is_stepping = self._is_closed = False
 
     @contextlib.asynccontextmanager
     async def resting(self) -> AsyncIterator[None]:
         """Wait until none is pushed or stepped by, and begin nothing inside; pushes that wait for others stay."""
-        async with self._saving:
-            async with self._changed:
-                await self._changed.wait_for(lambda: not (self.under_way or self._is_stepping or self._is_enough))
+        await self._bell.wait_until(lambda: not self._is_resting)
+        self._is_resting = True
+        try:
+            await self._bell.wait_until(lambda: not (self.under_way or self._is_stepping or self._is_enough))
             yield
+        finally:
+            self._is_resting = False
+            self._bell.ring()
 
     @contextlib.asynccontextmanager
     async def stepping(self) -> AsyncIterator[None]:
@@ -89,14 +92,10 @@ class PushedLearnerHandle(LearnerHandle):
         async with asyncio.TaskGroup() as group:
             group.create_task(self._step_by_all())
             yield
-            await self._close()
+            self._is_closed = True
+            self._bell.ring()
         while self._waiting:
             self._end(self._waiting.popleft(), "given_up")
-
-    async def _close(self) -> None:
-        async with self._changed:
-            self._is_closed = True
-            self._changed.notify_all()
 
     # -- pushing ------------------------------------------------------------------------------------------------------
 
@@ -104,15 +103,15 @@ class PushedLearnerHandle(LearnerHandle):
         """See `schedules.verbs.Server`."""
         if executor.index >= len(self._workers):  # its rows are not learned from
             return
-        async with self._saving:  # held for no longer than this: it only keeps out who begins while a run is saved
-            self.under_way += 1
+        if self._is_resting:
+            await self._bell.wait_until(lambda: not self._is_resting)
+        self.under_way += 1
         try:
             await self._pushed(executor.index)
         finally:
             self.under_way -= 1
-            if self._saving.locked():  # `resting` alone waits for this
-                async with self._changed:
-                    self._changed.notify_all()
+            if self._is_resting:  # `resting` alone waits for this
+                self._bell.ring()
 
     async def _pushed(self, lane: int) -> None:
         """Push by a rollout, or by as many minibatches as are due."""
@@ -136,10 +135,12 @@ class PushedLearnerHandle(LearnerHandle):
         if (refused := self._refused(push.about)) is not None:
             self._end(push, refused)
             return
-        async with self._changed:
-            self._waiting.append(push)
-            self._note_waiting()
-            self._changed.notify_all()
+        self._waiting.append(push)
+        self._note_waiting()
+        if self._how.waits and self._may_step:
+            await self._step()  # not by the task that waits for pushes: that would take turns of the loop
+        else:
+            self._bell.ring()
         if self._how.waits:
             await push.used.wait()
 
@@ -152,8 +153,7 @@ class PushedLearnerHandle(LearnerHandle):
                 self._waiting.remove(oldest)
                 self._end(oldest, "given_up")
         if not free:
-            async with self._changed:
-                await self._changed.wait_for(lambda: bool(free))
+            await self._bell.wait_until(lambda: bool(free))
         return free.pop(0)
 
     def _refused(self, about: Mapping[str, Any]) -> str | None:
@@ -196,7 +196,7 @@ class PushedLearnerHandle(LearnerHandle):
             answer = await process.call(
                 "differentiate",
                 role=role,
-                check=partial(require, kind=DIFFERENTIATED, what="differentiated"),
+                check=DIFFERENTIATED.require,
                 plan=plan,
                 **asked,
             )
@@ -218,19 +218,24 @@ class PushedLearnerHandle(LearnerHandle):
     def _is_enough(self) -> bool:
         return len(self._waiting) >= self._how.pushes + self._how.lag
 
+    @property
+    def _may_step(self) -> bool:
+        return not self._is_stepping and self._is_enough
+
     async def _step_by_all(self) -> None:
         while True:
-            async with self._changed:
-                await self._changed.wait_for(lambda: self._is_enough or self._is_closed)
-                if not self._is_enough:
-                    return
-                self._is_stepping = True
+            await self._bell.wait_until(lambda: self._may_step or self._is_closed)
+            if not self._may_step:
+                return
             await self._step()
-            async with self._changed:
-                self._is_stepping = False
-                self._changed.notify_all()
 
     async def _step(self) -> None:
+        self._is_stepping = True
+        await self._step_by_oldest()
+        self._is_stepping = False
+        self._bell.ring()
+
+    async def _step_by_oldest(self) -> None:
         """Step by the oldest pushes that are young enough, if there are as many as are wanted."""
         chosen: list[Push] = []
         while self._waiting and len(chosen) < self._how.pushes:
