@@ -11,6 +11,9 @@ from mlxe_async.supervisor.handles.answers import INGESTED, PLAN
 from mlxe_async.supervisor.handles.context import HandleContext
 from mlxe_async.supervisor.recording.steps import Ended, Ingested, Memorized
 
+_TOLD = [name for name in PLAN.kind if name not in ("updates", "rows")]
+"""What a plan tells of the memory, beside where it lies."""
+
 
 class MemorizerHandle:
     """The memorizer.
@@ -145,8 +148,7 @@ class MemorizerHandle:
                 if self._context.ending:
                     return {"updates": 0}  # and `busy` for good: what it did is not known
         self.busy = False
-        # Not for the learner, and as long as there are executors: the plan travels twice more.
-        ingested = plan.pop("ingested")
+        ingested = plan["ingested"]
         positions = tuple(ingested["positions"])
         settled = used is not None
         self._context.recorder.note(Memorized(self._updates_per_plan, settled, plan["updates"], positions, lane))
@@ -164,6 +166,8 @@ class MemorizerHandle:
         self._context.log.memorized(plan, self._rows_since)
         self._rows_since = 0
         self._context.bell.ring()
+        for name in _TOLD:  # not for the learner: the plan travels twice more
+            del plan[name]
         return plan
 
     @property

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 _SCHEDULED = 2
 
@@ -36,7 +35,7 @@ class CpuClock:
 
         Args:
             processes: which ones.
-            starved: note also for how long they had no core, which costs forty times as much.
+            starved: note also for how long they had no core, which costs ten times as much.
         """
         self._looked = time.monotonic()
         self._sums.clear()
@@ -77,7 +76,12 @@ class CpuClock:
 def starved_seconds(pid: int) -> float:
     """Time in which a process's main thread waited for a core, 0 if it is gone or the kernel does not count it."""
     try:
-        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+        # Not by a file object, which makes two dozen calls of the kernel's for the one that reads.
+        descriptor = os.open(f"/proc/{pid}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return int(os.read(descriptor, 128).split()[1]) / 1e9
+        finally:
+            os.close(descriptor)
     except (OSError, IndexError, ValueError):
         return 0.0
 
