@@ -1,11 +1,11 @@
-"""What a push costs: `python tests/benchmarks/pushes.py [--workers 14] [--seconds 20]`.
+"""What a push costs: `python tests/benchmarks/pushes.py [--workers 14] [--seconds 20] [--rounds 5]`.
 
 First the way of a gradient from a worker to the learner, for several sizes: remembered by the worker, written into its
 place with a checksum, read and checked by the learner. CPU microseconds, the least of seven times a thousand pushes, in
 one process. What the worker's and the learner's update cost is not in it.
 
-Then a run of A3C with so many workers, most of which wait for a slow environment: the supervisor's CPU seconds in a
-second, and for each push.
+Then runs of A3C with so many workers, most of which wait for a slow environment: the supervisor's CPU seconds in a
+second, and for each push. The median run is told, and the least and most: a core is not always equally fast.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before numpy starts its pools
 
 import argparse
 import json
+import statistics
 import sys
 import tempfile
 import time
@@ -85,13 +86,17 @@ def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=14)
     parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--rounds", type=int, default=5)
     asked = parser.parse_args(words)
     lines = [f"{processor()}, {os.cpu_count()} cores"]
     lines += [f"a push of {size // 1000:,} KB: {way_us(size):.0f} us of CPU" for size in SIZES]
-    rate, share, each = supervised(asked.workers, asked.seconds)
+    found = [supervised(asked.workers, asked.seconds) for _ in range(asked.rounds)]
+    rate, share, each = (statistics.median(values) for values in zip(*found, strict=True))
+    shares = [share for _, share, _ in found]
     lines.append(
-        f"{asked.workers} workers: {rate:.0f} pushes/s, the supervisor takes {share:.1%} of a core, "
-        f"{1e6 * each:.0f} us for each push (its clock ticks {TICKS} times a second)"
+        f"{asked.workers} workers, {asked.rounds} runs of {asked.seconds:g} s: {rate:.0f} pushes/s, the supervisor "
+        f"takes {share:.1%} of a core ({min(shares):.1%} to {max(shares):.1%}), {1e6 * each:.0f} us for each push (its "
+        f"clock ticks {TICKS} times a second)"
     )
     text = "\n".join(lines) + "\n"
     sys.stdout.write(text)
