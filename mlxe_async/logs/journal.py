@@ -89,7 +89,7 @@ class Journal:
         self._check_at = time.monotonic() + ROTATION_CHECK_S
         self._subscribers: list[_Subscription] = []
         self._asked_for: Collection[str] | None = frozenset()
-        "Events whose lines somebody wants to hear of at once; None: all."
+        "Events whose lines a subscriber wants at once; None: all."
         self._held: list[tuple[Moment, Callable[..., None], tuple[Any, ...]]] = []
         self._moment: Moment | None = None  # of the line that is written now, if it has waited
         self._later: Callable[[Callable[[], None]], object] | None = None

@@ -1,10 +1,12 @@
-"""Work that is given up for a stop, but not before it had a moment."""
+"""Work that is given up for a stop, but not before it had a moment; and what ticks together."""
 
 import asyncio
 
 import pytest
+from virtual_time import in_virtual_time
 
-from mlxe_async.supervisor.waiting import unless_stopped
+from mlxe_async.supervisor.waiting import every, unless_stopped
+from mlxe_async.ticks import TICK_S
 
 
 async def work(done, gate=None, error=None):
@@ -52,3 +54,29 @@ def test_what_it_raises_is_raised():
 
     with pytest.raises(ZeroDivisionError):
         run(main())
+
+
+async def ticked(seconds, begun_after, times):
+    """The loop's time at each tick, and when it began."""
+    loop, found = asyncio.get_running_loop(), []
+    await asyncio.sleep(begun_after)
+    began = loop.time()
+    async for _ in every(seconds):
+        found.append(loop.time())
+        if len(found) == times:
+            break
+    return began, found
+
+
+@pytest.mark.parametrize("seconds", [0.2, 0.25, 0.5, 1.0, 2.0, 10.0])
+def test_what_is_begun_at_different_times_ticks_together_and_as_often_as_asked(seconds):
+    for begun_after in (0.0, 0.013, 0.0999, 0.1001, 0.17):
+        (began, found), _ = in_virtual_time(ticked(seconds, begun_after, 40))
+        assert all(abs(at / TICK_S - round(at / TICK_S)) < 1e-6 for at in found)
+        between = [later - at for at, later in zip([began, *found], found, strict=False)]
+        assert all(one > 0 and abs(one - seconds) <= TICK_S / 2 + 1e-9 for one in between)
+
+
+def test_what_ticks_more_often_has_its_own_time():
+    (began, found), _ = in_virtual_time(ticked(0.05, 0.013, 10))
+    assert found == pytest.approx([began + 0.05 * (1 + tick) for tick in range(10)])

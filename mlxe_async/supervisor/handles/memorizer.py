@@ -12,7 +12,7 @@ from mlxe_async.supervisor.handles.context import HandleContext
 from mlxe_async.supervisor.recording.steps import Ended, Ingested, Memorized
 
 _TOLD = [name for name in PLAN.kind if name not in ("updates", "rows")]
-"""What a plan tells of the memory, beside where it lies."""
+"""Facts about the memory that come with a plan."""
 
 
 class MemorizerHandle:
