@@ -26,7 +26,7 @@ from mlxe_async.supervisor.plan.provenance import host, invocation, versions
 from mlxe_async.supervisor.recording.file import Recording
 from mlxe_async.supervisor.recording.replay import facts_of
 from mlxe_async.supervisor.recording.steps import NoRecorder, Recorder
-from mlxe_async.ticks import together
+from mlxe_async.ticks import nearest_tick
 
 ROUTINE_WAITS_S = 0.15
 LONGEST_TORN = 200
@@ -131,7 +131,7 @@ class RunFiles:
         if settings.run.record:
             self._record()
         loop = asyncio.get_running_loop()
-        self.journal.hold_routine(lambda flush: loop.call_at(together(loop.time() + ROUTINE_WAITS_S), flush))
+        self.journal.hold_routine(lambda flush: loop.call_at(nearest_tick(loop.time() + ROUTINE_WAITS_S), flush))
 
     def _begun(self) -> dict[str, Any] | None:
         """Return how a run that goes on was begun: its first command, commit and versions; None for a new one."""

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Iterator
 from typing import Any
 
 from mlxe_async.errors import MlxeError
-from mlxe_async.ticks import TICK_S, together
+from mlxe_async.ticks import TICK_S, nearest_tick
 
 
 async def every(seconds: float) -> AsyncIterator[None]:
@@ -17,7 +17,7 @@ async def every(seconds: float) -> AsyncIterator[None]:
     loop = asyncio.get_running_loop()
     while True:
         now = loop.time()
-        await asyncio.sleep(seconds if seconds < TICK_S else together(now + seconds) - now)
+        await asyncio.sleep(seconds if seconds < TICK_S else nearest_tick(now + seconds) - now)
         yield
 
 

@@ -56,7 +56,7 @@ FEW = {("worker", "writing"), ("learner", "published")}
 )
 def test_score_and_weights_stay_one_where_a_process_is_killed(live, who, moment):
     name = f"killed_pushers:a2c_worker_{moment}" if who == "worker" else f"killed_offers:a2c_{moment}"
-    result, lines = run(live, name, env_steps=6000)
+    result, lines = run(live, name, env_steps=20_000)  # the last life needs three better networks
     deaths = [line for line in lines.all("proc_exit", expected=False) if line["signal"] == "SIGKILL"]
     assert len(deaths) == LIVES
     expect_promoted_by_score(result, lines, lost=LIVES if who == "worker" else 0)

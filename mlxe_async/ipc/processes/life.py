@@ -22,7 +22,7 @@ from mlxe_async.ipc.messages.remote_error import RemoteError, remote_error
 from mlxe_async.ipc.processes import linux
 from mlxe_async.ipc.processes.nursery import ExitStatus, Forked
 from mlxe_async.ipc.processes.restarts import HangJudge, RestartPolicy, is_late
-from mlxe_async.ticks import together
+from mlxe_async.ticks import nearest_tick
 
 WATCH_S = 0.1
 FEW = 8
@@ -94,7 +94,7 @@ class Watch:
         if len(self._looks) <= FEW:
             self._timer = loop.call_later(WATCH_S, self._turn)
         else:
-            self._timer = loop.call_at(together(loop.time() + 2 * WATCH_S), self._turn)
+            self._timer = loop.call_at(nearest_tick(loop.time() + 2 * WATCH_S), self._turn)
 
     def _turn(self) -> None:
         self._wait()

@@ -231,9 +231,11 @@ class PushedLearnerHandle(LearnerHandle):
 
     async def _step(self) -> None:
         self._is_stepping = True
-        await self._step_by_oldest()
-        self._is_stepping = False
-        self._bell.ring()
+        try:
+            await self._step_by_oldest()
+        finally:
+            self._is_stepping = False
+            self._bell.ring()
 
     async def _step_by_oldest(self) -> None:
         """Step by the oldest pushes that are young enough, if there are as many as are wanted."""
