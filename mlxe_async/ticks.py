@@ -5,6 +5,6 @@ from __future__ import annotations
 TICK_S = 0.2
 
 
-def nearest_tick(when: float) -> float:
-    """The tick nearest to a time of the loop, in seconds; at most half of `TICK_S` earlier or later."""
-    return round(when / TICK_S) * TICK_S
+def nearest_tick(when: float, apart: float = TICK_S) -> float:
+    """Return the tick nearest to a time of the loop, in seconds: at most half of `apart` earlier or later."""
+    return round(when / apart) * apart

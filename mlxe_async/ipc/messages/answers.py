@@ -97,10 +97,7 @@ def _fits(answer: Any, kind: Kind) -> bool:
             name in answer and _fits(answer[name], part) for name, part in kind.items()
         )
     if isinstance(kind, tuple):
-        for part in kind:  # noqa: SIM110 - a generator for each would cost more than the looks
-            if _fits(answer, part):
-                return True
-        return False
+        return any(_fits(answer, part) for part in kind)
     return isinstance(answer, list) and _all_fit(answer, kind[0])
 
 

@@ -90,11 +90,8 @@ class Watch:
             self._timer = None
 
     def _wait(self) -> None:
-        loop = asyncio.get_running_loop()
-        if len(self._looks) <= FEW:
-            self._timer = loop.call_later(WATCH_S, self._turn)
-        else:
-            self._timer = loop.call_at(nearest_tick(loop.time() + 2 * WATCH_S), self._turn)
+        loop, apart = asyncio.get_running_loop(), WATCH_S if len(self._looks) <= FEW else 2 * WATCH_S
+        self._timer = loop.call_at(nearest_tick(loop.time() + apart, apart), self._turn)
 
     def _turn(self) -> None:
         self._wait()

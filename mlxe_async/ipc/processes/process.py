@@ -203,7 +203,7 @@ class Process:
             ProtocolError: the arguments are not plain JSON or too large.
         """
         child = self._child
-        if child is None or self._final is not None or not self.alive:
+        if child is None or self._final is not None or not self.alive:  # seldom: nearly every call need not wait
             child = await self._ready_life()
         return await child.ask(verb, role, args, check)
 

@@ -189,9 +189,9 @@ class ExecutorHandle:
         """
         if not self.process.alive:
             return False
-        check = SHELVED.require
+        role = f"executor-{self.index}"
         try:
-            said = await self.process.call("shelve", role=f"executor-{self.index}", check=check, result=result)
+            said = await self.process.call("shelve", role=role, check=SHELVED.require, result=result)
         except ProcessDied:
             return False
         return bool(said["shelved"])

@@ -11,7 +11,7 @@ from mlxe_async.supervisor.handles.answers import INGESTED, PLAN
 from mlxe_async.supervisor.handles.context import HandleContext
 from mlxe_async.supervisor.recording.steps import Ended, Ingested, Memorized
 
-_TOLD = [name for name in PLAN.kind if name not in ("updates", "rows")]
+_ABOUT_MEMORY = [name for name in PLAN.kind if name not in ("updates", "rows")]
 """Facts about the memory that come with a plan."""
 
 
@@ -166,7 +166,7 @@ class MemorizerHandle:
         self._context.log.memorized(plan, self._rows_since)
         self._rows_since = 0
         self._context.bell.ring()
-        for name in _TOLD:  # not for the learner: the plan travels twice more
+        for name in _ABOUT_MEMORY:  # not for the learner: the plan travels twice more
             del plan[name]
         return plan
 

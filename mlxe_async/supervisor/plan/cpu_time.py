@@ -35,7 +35,7 @@ class CpuClock:
 
         Args:
             processes: which ones.
-            starved: note also for how long they had no core, which costs ten times as much.
+            starved: note also for how long they had no core, which costs five times as much.
         """
         self._looked = time.monotonic()
         self._sums.clear()
@@ -76,7 +76,7 @@ class CpuClock:
 def starved_seconds(pid: int) -> float:
     """Time in which a process's main thread waited for a core, 0 if it is gone or the kernel does not count it."""
     try:
-        # Not by a file object, which makes two dozen calls of the kernel's for the one that reads.
+        # Not by a file object, which makes nine calls of the kernel's where three will do.
         descriptor = os.open(f"/proc/{pid}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
         try:
             return int(os.read(descriptor, 128).split()[1]) / 1e9
