@@ -369,13 +369,14 @@ class Algorithm:
         """Learn on from these weights (P,) with fresh optimisers, as after a restart."""
         self._modules.begin_again(flat)
 
-    def state(self) -> Rows:
-        """All that `update`, `updates_due` and `derive` will depend on, as arrays by name, copied.
+    def state(self, *, copied: bool = True) -> Rows:
+        """All that `update`, `updates_due` and `derive` will depend on, as arrays by name.
 
         Weights, averages, moments, target networks, clocks and generators; numbers are arrays. Names, dtypes and shapes
         follow from settings, spaces and `learns` alone. By default these are all attributes that `snapshot` knows.
+        Arrays that are not `copied` may be read until the next update, and not written to.
         """
-        return self._modules.state()
+        return self._modules.state(copied=copied)
 
     def restore(self, state: Rows) -> None:
         """Go on from what `state` of another object with the same settings returned."""

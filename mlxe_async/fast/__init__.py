@@ -33,6 +33,7 @@ from mlxe_async.rows import Array
 
 if TYPE_CHECKING:
     from mlxe_async.fast.products import Library
+    from mlxe_async.fast.target_values import TargetValues
 
 LOOK_S = 0.05  # between two looks at the code that a twin stands for
 LOOK_SHARE = 200  # times what a look takes has to pass until the next one
@@ -78,6 +79,11 @@ class Updates:
         from mlxe_async.fast import products
 
         return products.told()
+
+    @property
+    def target_values(self) -> TargetValues | None:
+        """Values by a target network that are kept, which have to be told of the rows to come; None: there are none."""
+        return getattr(self.twin, "target_values", None)
 
     @property
     def is_fast(self) -> bool:

@@ -25,6 +25,7 @@ from mlxe_async.fast.quick import (
     sigmoid,
     why_not_networks,
 )
+from mlxe_async.fast.target_values import SELDOM, TargetValues
 from mlxe_async.maths import gradients, metrics, together
 from mlxe_async.networks import Floats
 from mlxe_async.rows import Array
@@ -89,7 +90,20 @@ class DQNTwin:
         self._quick, self._target = (
             quick_of(dqn.device, one.see, {"q": cast("Any", one.q)}) for one in (dqn.learned, dqn.target)
         )
+        self.target_values = self._kept_values()
         self._recorded = RecordedLoss(dqn.optimiser.gradient, lambda rows: dqn.loss(rows)[::2])
+
+    def _kept_values(self) -> TargetValues | None:
+        """Keep the target network's values where pictures go through it and it seldom moves."""
+        dqn, s, target = self._dqn, self._dqn.settings, self._target
+        see, is_mirrored = dqn.target.see, s.mirror and dqn.spaces.symmetry is not None
+        if target is None or not see.convolutions or is_mirrored or s.target_every < SELDOM:
+            return None
+
+        def evaluate(following: Array) -> Floats:
+            return target.outputs(shown(see, following, dqn.spaces), ("q",))[0]
+
+        return TargetValues([*dqn.target.parameters()], evaluate, cast("int", dqn.spaces.actions))
 
     @property
     def attached(self) -> bool:
@@ -129,7 +143,9 @@ class DQNTwin:
     def _by_arrays(self, rows: dict[str, Array], quick: Quick, target: Quick) -> dict[str, Any]:
         """Put the gradient of the loss in place; returns what it measured."""
         obs, following = (shown(self._dqn.learned.see, rows[name], self._dqn.spaces) for name in ("obs", "cut_obs"))
-        (next_q,) = target.outputs(following, ("q",))
+        next_q = None if self.target_values is None else self.target_values.take()
+        if next_q is None:
+            (next_q,) = target.outputs(following, ("q",))
         choosing_q = quick.outputs(following, ("q",))[0] if self._dqn.settings.double else next_q
         values = quick.forward(obs)["q"]
         (by_q,), measured = self._by_hand(values, rows | {"next_q": next_q, "choosing_q": choosing_q})

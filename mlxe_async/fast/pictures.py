@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,43 @@ from mlxe_async.networks import Floats
 if TYPE_CHECKING:
     import torch
 
-Evaluated = Callable[["torch.Tensor", tuple[str, ...]], Sequence["torch.Tensor"]]
+Evaluated = Callable[["torch.Tensor", Sequence[str]], Sequence["torch.Tensor"]]
 """Outputs (M, n) of the named heads for what the network is shown (M, ...)."""
+
+
+class Network(Protocol):
+    """Evaluates and differentiates some rows at once."""
+
+    def outputs(self, obs: torch.Tensor, names: Sequence[str], *, graded: bool) -> tuple[Sequence[torch.Tensor], Any]:
+        """Outputs (M, n) of the named heads for pictures (M, ...), and, if it is `graded`, what `backward` takes."""
+
+    def backward(self, kept: Any, gradients: Sequence[torch.Tensor]) -> None:
+        """Add to the gradients of the weights what follows from those by these outputs (M, n)."""
+
+
+class ByAutograd:
+    """A network that torch differentiates.
+
+    Args:
+        evaluated: the network; `backward` adds to the gradients of its parameters.
+    """
+
+    def __init__(self, evaluated: Evaluated) -> None:
+        self._evaluated = evaluated
+
+    def outputs(self, obs: torch.Tensor, names: Sequence[str], *, graded: bool) -> tuple[Sequence[torch.Tensor], Any]:
+        """See `Network.outputs`."""
+        import torch
+
+        with torch.set_grad_enabled(graded):
+            found = self._evaluated(obs, names)
+        return [one.detach() for one in found], found
+
+    def backward(self, kept: Any, gradients: Sequence[torch.Tensor]) -> None:
+        """See `Network.backward`."""
+        import torch
+
+        torch.autograd.backward(kept, gradients)
 
 
 class PictureGradients:
@@ -24,15 +59,15 @@ class PictureGradients:
     would ask the system for fresh pages each time, which costs as much as half of the arithmetic.
 
     Args:
-        evaluated: the network; `backward` adds to the gradients of its parameters.
+        network: what evaluates and differentiates a block.
         heads: name -> how many outputs it has.
     """
 
     BLOCK = 256
 
-    def __init__(self, evaluated: Evaluated, heads: Mapping[str, int]) -> None:
-        self._evaluated, self.heads = evaluated, dict(heads)
-        self._outputs: list[tuple[torch.Tensor, ...]] = []
+    def __init__(self, network: Network, heads: Mapping[str, int]) -> None:
+        self._network, self.heads = network, dict(heads)
+        self._kept: list[tuple[int, Any]] = []
 
     def forward(self, observation: NDArray[Any], ungraded: NDArray[Any] | None = None) -> dict[str, Floats]:
         """Outputs (N, outputs) of each head for observations (N, ...).
@@ -41,26 +76,21 @@ class PictureGradients:
             observation: what `backward` will tell of.
             ungraded: further ones, whose outputs follow after the others.
         """
-        import torch
-
-        heads = tuple(self.heads)
-        self._outputs = [tuple(self._evaluated(seen, heads)) for seen in self._blocks(observation)]
-        outputs = list(self._outputs)
-        if ungraded is not None and len(ungraded):
-            with torch.no_grad():
-                outputs += [tuple(self._evaluated(seen, heads)) for seen in self._blocks(ungraded)]
-        parts = zip(heads, zip(*outputs, strict=True), strict=True)
-        return {head: torch.cat(part).detach().numpy() for head, part in parts}
+        heads, found = tuple(self.heads), []
+        self._kept = []
+        for seen in self._blocks(observation):
+            outputs, kept = self._network.outputs(seen, heads, graded=True)
+            found.append(outputs)
+            self._kept.append((len(seen), kept))
+        if ungraded is not None:
+            found += [self._network.outputs(seen, heads, graded=False)[0] for seen in self._blocks(ungraded)]
+        return dict(zip(heads, _joined(found), strict=True))
 
     def outputs(self, observation: NDArray[Any], heads: Sequence[str]) -> list[Floats]:
         """Outputs (N, outputs) of some heads, of which nothing is kept for `backward`."""
-        import torch
-
-        with torch.no_grad():
-            found = [self._evaluated(seen, tuple(heads)) for seen in self._blocks(observation)]
-        if not found:
+        if not len(observation):
             return [np.empty((0, self.heads[head]), np.float32) for head in heads]
-        return [torch.cat(part).numpy() for part in zip(*found, strict=True)]
+        return _joined([self._network.outputs(seen, heads, graded=False)[0] for seen in self._blocks(observation)])
 
     def _blocks(self, observation: NDArray[Any]) -> Iterator[torch.Tensor]:
         import torch
@@ -73,10 +103,16 @@ class PictureGradients:
         import torch
 
         done = 0
-        while self._outputs:
-            found = self._outputs.pop(0)
-            here = slice(done, done + len(found[0]))
-            torch.autograd.backward(
-                found, [torch.from_numpy(np.ascontiguousarray(gradients[head][here])) for head in self.heads]
-            )
+        while self._kept:
+            rows, kept = self._kept.pop(0)
+            here = slice(done, done + rows)
+            by_outputs = [np.array(gradients[head][here], order="C") for head in self.heads]
+            self._network.backward(kept, [torch.from_numpy(one) for one in by_outputs])
             done = here.stop
+
+
+def _joined(blocks: Sequence[Sequence[torch.Tensor]]) -> list[Floats]:
+    """Outputs of all blocks, one below the other, by head."""
+    import torch
+
+    return [torch.cat(part).numpy() for part in zip(*blocks, strict=True)]

@@ -94,24 +94,30 @@ def weights_of(algorithm: Any) -> list[torch.Tensor]:
     return [*{id(leaf): leaf for leaf in found}.values()]
 
 
-def quick_of(device: str, see: Body, heads: Mapping[str, Dense], common: nn.Module | None = None) -> Quick | None:
+def quick_of(device: str, see: Body, heads: Mapping[str, Dense], common: Any = None) -> Quick | None:
     """Return what differentiates networks on what they share, on the CPU; None on other devices.
 
     Observations are what `see` makes of them, where there are no convolutions; else as they are stored.
     """
     from mlxe_async.fast.dense import NumpyGradients
-    from mlxe_async.fast.pictures import PictureGradients
+    from mlxe_async.fast.pictures import ByAutograd, PictureGradients
 
     if device != "cpu":
         return None
     if not see.convolutions:
         return NumpyGradients(heads, common if common is not None else ())
 
-    def evaluated(seen: torch.Tensor, names: tuple[str, ...]) -> list[torch.Tensor]:
+    from mlxe_async.fast.convolved import ByHand
+
+    sizes = {name: one.outputs for name, one in heads.items()}
+    if ByHand.knows(see, heads, common):
+        return PictureGradients(ByHand(see, heads, common), sizes)
+
+    def evaluated(seen: torch.Tensor, names: Sequence[str]) -> list[torch.Tensor]:
         features = see(seen) if common is None else common(see(seen))
         return [heads[name](features) for name in names]
 
-    return PictureGradients(evaluated, {name: one.outputs for name, one in heads.items()})
+    return PictureGradients(ByAutograd(evaluated), sizes)
 
 
 def shown(see: Body, obs: Array, spaces: Spaces) -> Array:

@@ -78,6 +78,15 @@ class Gatherer:
         rows, (part, parts) = int(plan["rows"]), self._part
         return slice(rows * part // parts, rows * (part + 1) // parts)
 
+    def drawn(self, plan: Mapping[str, Any]) -> tuple[Array, Array]:
+        """See `ReplayMemory.drawn`."""
+        slot, updates, mine = self.plans[plan["slot"]], slice(0, plan["updates"]), self._mine(plan)
+        return slot["index"][updates, mine].copy(), slot["stamp"][updates, mine].copy()
+
+    def rows_at(self, index: Array, stamp: Array) -> tuple[dict[str, Array], Array]:
+        """See `ReplayMemory.rows_at`."""
+        return self._gather(index, stamp, 1)
+
     def in_plan(self, plan: Mapping[str, Any], positions: Array) -> Array:
         """The places in a minibatch of samples that `gather` told the positions of."""
         first = self._mine(plan).start

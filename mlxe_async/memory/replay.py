@@ -234,6 +234,14 @@ class ReplayMemory:
         """
         return self._gatherer.gather(plan, k, window, reuse=reuse)
 
+    def drawn(self, plan: Mapping[str, Any]) -> tuple[Array, Array]:
+        """Where the rows of all minibatches of a plan lie in the ring (U, M), and their stamps (U, M)."""
+        return self._gatherer.drawn(plan)
+
+    def rows_at(self, index: Array, stamp: Array) -> tuple[dict[str, Array], Array]:
+        """Copies of the columns of single rows (n, ...), and which of them were still those of these stamps (n,)."""
+        return self._gatherer.rows_at(index, stamp)
+
     def share(self, part: int, parts: int) -> None:
         """Gather from now on what one of several workers learns from: a part of each minibatch, the others the rest."""
         self._gatherer.share(part, parts)

@@ -144,6 +144,13 @@ class Body(nn.Module):
             self.normaliser.count(torch.cat([*self._numbers(self._split(rows)).values()], -1))
 
     @property
+    def whole_picture(self) -> Pictures | None:
+        """The convolutions of a picture that is the whole observation, as it is stored; None: it is something else."""
+        is_one = bool(self.convolutions) and not self._spaces.parts and len(self._scale) == 1
+        found: Pictures | None = next(iter(self.convolutions.values())) if is_one else None  # type: ignore[assignment]
+        return found
+
+    @property
     def _is_plain(self) -> bool:
         """True if nothing was attached to this module, or made of it."""
         own = self.__dict__

@@ -37,14 +37,19 @@ class Pixels(nn.Conv2d):
 
     def forward(self, pictures: torch.Tensor) -> torch.Tensor:
         """Channels (M, filters, h, w) of pictures (M, C, H, W), bytes or floats."""
+        shown, weight, stride = self.prepared(pictures)
+        return conv2d(shown, weight, self.bias, stride, self.padding)
+
+    def prepared(self, pictures: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, tuple[int, ...]]:
+        """Pictures or their tiles (M, channels, h, w) as they are convolved, the weights for them, and the stride."""
         scale = self.scale if self.scale is not None else 1 / 255 if pictures.dtype == torch.uint8 else 1.0
         weight, (stride, _), kind = self.weight, self.stride, pictures.device.type
         weight = weight if scale == 1 else weight * scale
         half = torch.is_autocast_enabled(kind)
         dtype = torch.get_autocast_dtype(kind) if half else weight.dtype
         if stride == 1 or self.kernel_size[0] % stride or self.padding != (0, 0):
-            return conv2d(pictures.to(dtype), weight, self.bias, stride, self.padding)
-        return conv2d(_tiled(pictures, stride).to(dtype).permute(0, 3, 1, 2), _of_tiles(weight, stride), self.bias)
+            return pictures.to(dtype), weight, self.stride
+        return _tiled(pictures, stride).to(dtype).permute(0, 3, 1, 2), _of_tiles(weight, stride), (1, 1)
 
 
 def _tiled(pictures: torch.Tensor, side: int) -> torch.Tensor:

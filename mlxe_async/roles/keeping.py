@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mlxe_async.roles.states import PREFIX, resumes, take_up
+from mlxe_async.roles.states import PREFIX, read_only, resumes, take_up
 from mlxe_async.rows import Array
 
 ANSWER_BYTES = 8192
@@ -126,7 +126,7 @@ class StateKeeper:
         if promotion is not None:
             arrays["promotion"] = promotion
         if resumes(self._algorithm):
-            arrays |= {PREFIX + name: array for name, array in self._algorithm.state().items()}
+            arrays |= {PREFIX + name: array for name, array in read_only(self._algorithm).items()}
         self._store.keep(version, arrays, spare=published)
         self._version, ended = version, self._clock()
         self._next_at = ended + (ended - began) / SHARE

@@ -26,6 +26,7 @@ from mlxe_async.errors import (
 )
 from mlxe_async.fast import Updates, updates, watch_of
 from mlxe_async.fast.audit import Audit
+from mlxe_async.fast.target_values import Drawn
 from mlxe_async.maths import together
 from mlxe_async.maths.normaliser import Moments
 from mlxe_async.roles.keeping import StateKeeper, Store
@@ -385,6 +386,10 @@ class Learner:
         tally = Tally()
         if plan["updates"] and getattr(self.algorithm, "moment_entries", 0):
             self.algorithm.set_moments(Moments(*self.memory.moments(plan)))
+        values = self._updates.target_values if plan["updates"] else None
+        if values is not None:
+            index, stamp = self.memory.drawn(plan)
+            values.expect(Drawn(index, stamp, self.memory.shape.capacity, self.memory.rows_at))
         for k in range(plan["updates"]):
             batch, positions = self.memory.gather(plan, k, self.algorithm.window, reuse=True)
             tally.late_rows += self.memory.rows_of(plan) - len(positions)
@@ -393,6 +398,8 @@ class Learner:
             batch, positions = self._young_enough(batch, positions, clock, tally)
             if not len(positions):
                 continue
+            if values is not None:
+                values.come(k, positions)
             priorities = self._update(batch, replace(clock, updates=clock.updates + tally.updates), tally)
             if not tally.finite and self._team is None:  # a team takes the same steps, and ends together
                 break

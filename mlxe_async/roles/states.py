@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from mlxe_async.algorithms.interface import Algorithm
 from mlxe_async.errors import MlxeError
 from mlxe_async.rows import Array
 
@@ -16,6 +17,12 @@ PREFIX = "algorithm."
 def resumes(algorithm: Any) -> bool:
     """Return whether an algorithm can tell its state and take it up; see `algorithms.interface.Algorithm`."""
     return callable(getattr(algorithm, "state", None)) and callable(getattr(algorithm, "restore", None))
+
+
+def read_only(algorithm: Any) -> dict[str, Array]:
+    """Return an algorithm's state, to be written down at once; one that derives from `Algorithm` copies nothing."""
+    found = algorithm.state(copied=False) if isinstance(algorithm, Algorithm) else algorithm.state()
+    return dict(found)
 
 
 def expect_like(who: str, state: Mapping[str, Array], like: Mapping[str, Array]) -> None:

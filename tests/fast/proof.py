@@ -84,9 +84,12 @@ CASES = [
             ("nature", "ppo", {"minibatches": "sequences"}),
             ("nature", "mlxe", {}),
             ("small", "ppo", {"minibatch": 16, "epochs": 2, "input_scale": [0.01]}),
+            ("small", "ppo", {"activation": "relu", "minibatch": 16}),
             ("elu", "mlxe", {}),
         )
     ),
+    *(("dqn", PICTURES, {"layers": [16], "layer_norm": False} | case) for case in ({}, {"n_step": 1, "double": False})),
+    *(("dqn", PICTURES, case) for case in ({"body": "elu", "layers": [16]}, {"layers": [16, 8], "average": 0.1})),
 ]
 
 

@@ -15,6 +15,8 @@ from mlxe_async.networks.flat import Floats
 from mlxe_async.rows import Array
 
 _FLOAT32 = np.dtype(np.float32)
+MANY = 1 << 16
+"""Numbers from which on torch copies those that lie by columns, in a fifth of numpy's time."""
 
 
 class FlatForm:
@@ -45,7 +47,7 @@ class FlatForm:
             if array is None:
                 flat[place] = _packed(tensor)
             elif array.dtype is _FLOAT32:
-                flat[place].reshape(array.shape)[...] = array
+                _copy(flat[place].reshape(array.shape), array)
             else:
                 flat[place] = _pieces(array)
         return flat
@@ -58,7 +60,7 @@ class FlatForm:
 
                 tensor.copy_(torch.from_numpy(unpacked(flat[place], tensor)))
             elif array.dtype is _FLOAT32:
-                array[...] = flat[place].reshape(array.shape)
+                _copy(array, flat[place].reshape(array.shape))
             else:
                 array.view(np.uint16)[...] = flat[place]
 
@@ -68,6 +70,16 @@ class FlatForm:
         if lies != self._lies:
             self._lies, self._arrays = lies, [_memory(tensor) for tensor in self._tensors]
         return self._arrays
+
+
+def _copy(into: Array, numbers: Array) -> None:
+    is_alike = into.flags.c_contiguous == numbers.flags.c_contiguous
+    if numbers.size < MANY or is_alike or not numbers.flags.writeable:  # torch takes none that are read-only
+        into[...] = numbers
+    else:
+        import torch
+
+        torch.from_numpy(into).copy_(torch.from_numpy(numbers))
 
 
 def _memory(tensor: Any) -> Array | None:

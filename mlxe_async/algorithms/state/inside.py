@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from mlxe_async.algorithms.state.flat_form import MANY
+
 MOST = 20_000
 """Things of one walk; what lies behind them is not told."""
 LEAVES = (str, bytes, int, float, complex, bool, type(None), np.generic, np.dtype, enum.Enum)
@@ -161,6 +163,8 @@ def array_of(tensor: Any) -> Any:
     torch = sys.modules["torch"]
     if tensor.dtype is torch.bfloat16:
         return tensor.detach().view(torch.int16).numpy(force=True)
+    if tensor.numel() >= MANY and not tensor.is_contiguous():
+        tensor = tensor.contiguous()  # here, for numpy takes five times as long to copy it
     return tensor.numpy(force=True)
 
 

@@ -310,10 +310,10 @@ class ModulesOf:
             known = {name: value for name, value in known.items() if not isinstance(value, tensors)}
         return known if self._generator is None else known | {"torch.generator": self._generator}
 
-    def state(self) -> dict[str, Array]:
-        """All that is kept, as arrays by name, copied."""
+    def state(self, *, copied: bool = True) -> dict[str, Array]:
+        """All that is kept, as arrays by name; see `interface.Algorithm.state`."""
         draws = drawing.draws_of(self._algorithm)
-        return self._same.taken(self._parts()) | ({} if draws is None else draws.state())
+        return self._same.taken(self._parts(), copied=copied) | ({} if draws is None else draws.state())
 
     def restore(self, state: Mapping[str, Array]) -> None:
         """Go on from what `state` returned."""

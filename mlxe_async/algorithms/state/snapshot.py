@@ -59,10 +59,10 @@ class SameArrays:
         self.unknown: list[str] = []
         "Parts that the last snapshot could not hold, such as `history (deque)`."
 
-    def taken(self, parts: Mapping[str, Any]) -> dict[str, Array]:
-        """Everything that the parts hold, as at first: name -> array, copied."""
+    def taken(self, parts: Mapping[str, Any], *, copied: bool = True) -> dict[str, Array]:
+        """Everything that the parts hold, as at first: name -> array, copied or where it lies."""
         found: dict[str, Array] = {}
-        walk = Walk(lambda name, take, _put: found.__setitem__(name, take().copy()))
+        walk = Walk(lambda name, take, _put: found.__setitem__(name, take().copy() if copied else take()))
         walk.through(parts)
         now = {name: (array.shape, array.dtype) for name, array in found.items()}
         self.unknown = walk.unknown
