@@ -6,8 +6,8 @@ import torch
 from plain import flat_of_network
 
 from mlxe_async.algorithms import Acting, Clock
-from mlxe_async.algorithms.asking import learned
 from mlxe_async.algorithms.distributions import Categorical
+from mlxe_async.algorithms.interface import learned
 from mlxe_async.algorithms.mlxe.paper import MLxE, MLxESettings, policy_loss, value_loss
 from mlxe_async.algorithms.parts.replay import tensors_of
 from mlxe_async.maths.normaliser import Moments

@@ -11,9 +11,8 @@ import torch
 from torch import nn
 
 from mlxe_async.algorithms import Acting, Algorithm, Clock, Priorities
-from mlxe_async.algorithms.asking import learned
 from mlxe_async.algorithms.distributions import Categorical
-from mlxe_async.algorithms.interface import NoSettings
+from mlxe_async.algorithms.interface import NoSettings, learned
 from mlxe_async.rows import Spaces
 
 SPACES = Spaces((4,), actions=2)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from plain import generator_of
 
-from mlxe_async.algorithms import Acting, Clock, asking, load_algorithm
+from mlxe_async.algorithms import Acting, Clock, interface, load_algorithm
 from mlxe_async.algorithms.distributions import TanhGaussian
 from mlxe_async.algorithms.parts.continuous import td_target
 from mlxe_async.algorithms.parts.soft import considered, earned
@@ -107,7 +107,7 @@ def test_the_temperature_rises_below_its_target_and_falls_above(entropy, slope):
 def test_the_target_entropy_follows_the_actions_unless_it_is_told(spaces, settings, target):
     algorithm = agent(spaces, learns=True, temperature_learning_rate=0.1, batch=64, **settings)
     assert algorithm.target_entropy == pytest.approx(target)
-    first, second = (asking.learned(algorithm, batch(spaces), Clock(updates=k))[0] for k in (0, 1))
+    first, second = (interface.learned(algorithm, batch(spaces), Clock(updates=k))[0] for k in (0, 1))
     assert (second["temperature"] > first["temperature"]) == (first["entropy"] < target)
     assert second["temperature"] == pytest.approx(math.exp(0.1 * np.sign(target - first["entropy"])), rel=1e-3)
 
@@ -146,7 +146,7 @@ def test_the_entropies_of_the_steps_between_count_so_that_more_steps_have_the_sa
         return targets[-1]
 
     monkeypatch.setattr(sac, "td_target", remembered)
-    found, _ = asking.learned(algorithm, rows | algorithm.derive(rows), Clock())
+    found, _ = interface.learned(algorithm, rows | algorithm.derive(rows), Clock())
     assert found["value"] == pytest.approx(q, rel=1e-5)
     assert float(targets[0].mean()) == pytest.approx(q, rel=0.02)
 

@@ -11,8 +11,7 @@ import unkept
 from unkept import TOLD
 
 from mlxe_async.algorithms import REGISTRY, Acting, Clock
-from mlxe_async.algorithms.asking import learned
-from mlxe_async.algorithms.interface import NoSettings
+from mlxe_async.algorithms.interface import NoSettings, learned
 from mlxe_async.algorithms.state.namespaces import Namespaces, is_own
 from mlxe_async.algorithms.state.unkept import Unkept
 from mlxe_async.rows import Spaces, standard_columns

@@ -9,8 +9,8 @@ from made_rows import agent, batch
 from proof import BOX, NEAR, distance, follow, take, update
 
 from mlxe_async.algorithms import Clock
-from mlxe_async.algorithms.asking import learned
 from mlxe_async.algorithms.distributions import TanhGaussian
+from mlxe_async.algorithms.interface import learned
 from mlxe_async.algorithms.sac import LOG_STD
 from mlxe_async.fast import continuous, updates
 from mlxe_async.rows import Spaces

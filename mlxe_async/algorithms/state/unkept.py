@@ -21,7 +21,7 @@ class Unkept:
     """
 
     def __init__(self, algorithm: Any, namespaces: Namespaces) -> None:
-        from mlxe_async.algorithms.asking import forgotten
+        from mlxe_async.algorithms.interface import forgotten
 
         self._algorithm, self._namespaces = algorithm, namespaces
         forgotten(algorithm)  # which arrays there are at first is what is kept
@@ -33,8 +33,7 @@ class Unkept:
 
         Of a class that is not derived from `Algorithm` there are none: it keeps what it keeps by itself.
         """
-        from mlxe_async.algorithms.asking import forgotten
-        from mlxe_async.algorithms.interface import Algorithm
+        from mlxe_async.algorithms.interface import Algorithm, forgotten
 
         if not isinstance(self._algorithm, Algorithm):
             return []
