@@ -9,7 +9,7 @@ and says by `outputs` how many features come out. `Normaliser` shows a network w
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -147,8 +147,7 @@ class Body(nn.Module):
     def whole_picture(self) -> Pictures | None:
         """The convolutions of a picture that is the whole observation, as it is stored; None: it is something else."""
         is_one = bool(self.convolutions) and not self._spaces.parts and len(self._scale) == 1
-        found: Pictures | None = next(iter(self.convolutions.values())) if is_one else None  # type: ignore[assignment]
-        return found
+        return cast("Pictures", next(iter(self.convolutions.values()))) if is_one else None
 
     @property
     def _is_plain(self) -> bool:
