@@ -72,18 +72,19 @@ class Convolved:
 class Shown(Convolved):
     """The first convolution, of pictures as they are stored, and ReLU; see `Pixels`."""
 
+    _stride: tuple[int, ...]
+
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, Seen]:
         """Outputs (M, F, h, w) for pictures (M, C, H, W), and what `backward` takes."""
         with torch.enable_grad():
-            shown, weight, stride = self._layer.prepared(x)
-        found = conv2d(shown, weight.detach(), self._layer.bias, stride, self._layer.padding).relu_()
+            shown, weight, self._stride = self._layer.prepared(x)
+        found = conv2d(shown, weight.detach(), self._layer.bias, self._stride, self._layer.padding).relu_()
         return found, (shown, weight, found)
 
     def backward(self, gradient: torch.Tensor, seen: Seen) -> torch.Tensor:
         """Add the gradient by the weights; nothing is before them, and what is returned has no meaning."""
         shown, weight, found = seen
-        stride = (1, 1) if weight.shape != self._layer.weight.shape else self._layer.stride
-        _, by_weight = self._differentiated(gradient, shown, weight.detach(), found, stride, further=False)
+        _, by_weight = self._differentiated(gradient, shown, weight.detach(), found, self._stride, further=False)
         torch.autograd.backward([weight], [by_weight])  # those of tiles are made of the few weights of the layer
         return gradient
 

@@ -74,7 +74,7 @@ class TargetValues:
             self._stamps = np.zeros(drawn.capacity, np.int64)
             self._values = np.zeros((drawn.capacity, self._actions), np.float32)
 
-    def come(self, number: int, positions: Array) -> None:
+    def begin_update(self, number: int, positions: Array) -> None:
         """The next update is that of the minibatch of this number, and of its rows at these positions (m,)."""
         self._next = number, positions
 

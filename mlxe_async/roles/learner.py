@@ -399,7 +399,7 @@ class Learner:
             if not len(positions):
                 continue
             if values is not None:
-                values.come(k, positions)
+                values.begin_update(k, positions)
             priorities = self._update(batch, replace(clock, updates=clock.updates + tally.updates), tally)
             if not tally.finite and self._team is None:  # a team takes the same steps, and ends together
                 break
