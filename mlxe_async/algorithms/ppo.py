@@ -27,7 +27,7 @@ from mlxe_async.maths.gradients import clip_grad_norm_
 from mlxe_async.optimisers import Adam
 
 if TYPE_CHECKING:
-    import torch
+    from torch import Tensor
 
 SEVERAL = "minibatch < schedule.rows_together"
 DIFFERS = f"epochs > 1 or {SEVERAL} or {fields.OLDER}"  # the policy from its rows' behaviour
@@ -47,23 +47,19 @@ class PPOSettings(OnPolicyFields):
     minibatch: int = key(64, "Rows per step of the optimiser; more are smoother and fewer steps.", ge=1)
     minibatches: Literal["rows", "sequences"] = key("rows", "Shuffled rows; or sequences, with advantages made anew.")
     sequence_steps: int = key(16, "Rows of a shuffled piece; more go further back, and mix less.", PIECES, ge=1)
-    sequence_states: Literal["stored", "recomputed"] = key(
-        "stored", "Where pieces begin: by the behaviour's weights, kept of each row; or by the present ones.", PIECES
-    )
+    sequence_states: Literal["stored", "recomputed"] = key("stored", "A piece's first state: as kept, or anew.", PIECES)
     max_kl: float = key(0.0, "An update ends early beyond this KL; higher moves more, 0: never.", DIFFERS, ge=0)
     kl_penalty_target: float = key(0.0, "KL that a penalty keeps to; higher moves more, 0: none.", DIFFERS, ge=0)
     annealed: tuple[Literal["clip", "entropy"], ...] = fields.annealed((), {"clip": DIFFERS, "entropy": SOME_ENTROPY})
 
 
-def policy_loss(
-    log_prob: torch.Tensor, behaviour_log_prob: torch.Tensor, advantage: torch.Tensor, clip: float
-) -> torch.Tensor:
+def policy_loss(log_prob: Tensor, behaviour_log_prob: Tensor, advantage: Tensor, clip: float) -> Tensor:
     """Clipped surrogate, eq. 7, negated to be minimised. All (M,) -> ()."""
     ratio = (log_prob - behaviour_log_prob).exp()
     return -(ratio * advantage).minimum(ratio.clamp(1 - clip, 1 + clip) * advantage).mean()
 
 
-def value_loss(value: torch.Tensor, target: torch.Tensor, before: torch.Tensor, clip: float) -> torch.Tensor:
+def value_loss(value: Tensor, target: Tensor, before: Tensor, clip: float) -> Tensor:
     """Half the mean squared error. All (M,) -> (); the target has no gradient.
 
     With `clip` above 0, of each row the larger error: the value's, or that of a value at most `clip` from `before`.
@@ -116,12 +112,11 @@ class PPO(LearnsFromRollouts):
         self.count(batch)
         means = metrics.means(measured) | {"minibatches": len(measured), "learning_rate": self.now["learning_rate"]}
         if s.kl_penalty_target:
-            means["kl_coefficient"] = self.kl_coefficient
-            kl, most = means["approximate_kl"], s.kl_penalty_target
-            self.kl_coefficient = correction.kl_coefficient(self.kl_coefficient, kl, most)
+            means["kl_coefficient"] = before = self.kl_coefficient
+            self.kl_coefficient = correction.kl_coefficient(before, means["approximate_kl"], s.kl_penalty_target)
         return means
 
-    def loss(self, rows: Tensors) -> tuple[torch.Tensor, Tensors]:
+    def loss(self, rows: Tensors) -> tuple[Tensor, Tensors]:
         """The total loss () of a minibatch (M, ...), and what is told of it: numbers () without gradient."""
         s, clip, behaviour = self.settings, self.now["clip"], rows["log_prob"]
         policy, value = self.judged(rows)
@@ -137,7 +132,7 @@ class PPO(LearnsFromRollouts):
         found["explained_variance"] = metrics.explained_variance(rows["advantage"], rows["target"])
         return total, {name: one.detach() for name, one in found.items()}
 
-    def critic_loss(self, rows: Tensors) -> torch.Tensor:
+    def critic_loss(self, rows: Tensors) -> Tensor:
         """The critic's alone () of a minibatch (M, ...), where it has epochs of its own."""
         s, value = self.settings, self.critic(self.features(rows)[1])[:, 0]
         return s.value_coefficient * value_loss(value, rows["target"], rows["value"], s.value_clip)

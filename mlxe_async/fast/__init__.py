@@ -25,7 +25,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mlxe_async.algorithms import REGISTRY
-from mlxe_async.algorithms.interface import Clock, Metrics, Rows, learned
+from mlxe_async.algorithms.interface import Clock, Metrics, Rows
+from mlxe_async.algorithms.state.as_written import learned
 from mlxe_async.errors import AuditFailed
 from mlxe_async.fast.manifest import Watch
 from mlxe_async.networks.ways import by_torch

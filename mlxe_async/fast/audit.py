@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from mlxe_async.algorithms.interface import Clock, Metrics, Rows, learned
+from mlxe_async.algorithms.interface import Clock, Metrics, Rows
+from mlxe_async.algorithms.state.as_written import learned
 from mlxe_async.errors import AuditFailed
 from mlxe_async.fast import Updates
 from mlxe_async.fast.rounding import rounded_otherwise

@@ -52,7 +52,7 @@ def rehearse(settings: Mapping[str, Any], task: Any, limited: Limited) -> None:
         NotPublished: executors would act by what is not published.
     """
     from mlxe_async.algorithms import Acting, Clock, load_algorithm
-    from mlxe_async.algorithms.interface import learned
+    from mlxe_async.algorithms.state.as_written import learned
     from mlxe_async.algorithms.state.namespaces import Namespaces
     from mlxe_async.algorithms.state.published import ROWS, Published, Unlike
 

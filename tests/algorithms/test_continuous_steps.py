@@ -8,7 +8,7 @@ import torch
 from plain import Plain, assert_same_way, flat_of, generator_of, shapes_of, tensor
 
 from mlxe_async.algorithms import Clock, load_algorithm
-from mlxe_async.algorithms.interface import learned
+from mlxe_async.algorithms.state.as_written import learned
 from mlxe_async.rows import Spaces
 
 ROWS = 24

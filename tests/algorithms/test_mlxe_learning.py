@@ -7,9 +7,9 @@ from plain import flat_of_network
 
 from mlxe_async.algorithms import Acting, Clock
 from mlxe_async.algorithms.distributions import Categorical
-from mlxe_async.algorithms.interface import learned
 from mlxe_async.algorithms.mlxe.paper import MLxE, MLxESettings, policy_loss, value_loss
 from mlxe_async.algorithms.parts.replay import tensors_of
+from mlxe_async.algorithms.state.as_written import learned
 from mlxe_async.maths.normaliser import Moments
 from mlxe_async.rows import Spaces, Symmetry
 

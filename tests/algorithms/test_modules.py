@@ -12,7 +12,8 @@ from torch import nn
 
 from mlxe_async.algorithms import Acting, Algorithm, Clock, Priorities
 from mlxe_async.algorithms.distributions import Categorical
-from mlxe_async.algorithms.interface import NoSettings, learned
+from mlxe_async.algorithms.interface import NoSettings
+from mlxe_async.algorithms.state.as_written import learned
 from mlxe_async.rows import Spaces
 
 SPACES = Spaces((4,), actions=2)

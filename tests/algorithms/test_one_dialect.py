@@ -10,7 +10,7 @@ import torch
 from papers import text_of
 
 from mlxe_async.algorithms import REGISTRY, Acting, Algorithm, Clock, load_algorithm
-from mlxe_async.algorithms.interface import learned
+from mlxe_async.algorithms.state.as_written import learned
 from mlxe_async.rows import Spaces
 from mlxe_async.workers import rehearsal
 

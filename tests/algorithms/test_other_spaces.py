@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mlxe_async.algorithms import REGISTRY, Acting, Clock, interface, load_algorithm
+from mlxe_async.algorithms import REGISTRY, Acting, Clock, load_algorithm
 from mlxe_async.algorithms.parts.replay import flat_observations
+from mlxe_async.algorithms.state import as_written
 from mlxe_async.parts import laid_out, stored_as
 from mlxe_async.rows import MASK, RowLayout, Spaces, standard_columns
 
@@ -110,7 +111,7 @@ def test_an_update_learns_the_same_from_parts_and_from_their_vector(name):
             batch |= {key: np.concatenate([piece[key] for piece in pieces]) for key in pieces[0]}
             batch["weight"] = np.ones(32, np.float32)
         before = one.weights()
-        found, _ = interface.learned(one, batch, Clock(env_steps=32, episodes=1, version=1))
+        found, _ = as_written.learned(one, batch, Clock(env_steps=32, episodes=1, version=1))
         assert not np.array_equal(before, one.weights())
         assert all(np.isfinite(value) for value in found.values())
         learned.append(one.weights())

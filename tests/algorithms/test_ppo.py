@@ -7,8 +7,8 @@ from pydantic import ValidationError
 
 from mlxe_async.algorithms import Acting, Clock
 from mlxe_async.algorithms.distributions import Categorical
-from mlxe_async.algorithms.interface import learned
 from mlxe_async.algorithms.ppo import PPO, PPOSettings, policy_loss, value_loss
+from mlxe_async.algorithms.state.as_written import learned
 from mlxe_async.maths.returns import normalised
 from mlxe_async.rows import Spaces
 

@@ -7,11 +7,12 @@ import pytest
 import torch
 from plain import generator_of
 
-from mlxe_async.algorithms import Acting, Clock, interface, load_algorithm
+from mlxe_async.algorithms import Acting, Clock, load_algorithm
 from mlxe_async.algorithms.distributions import TanhGaussian
 from mlxe_async.algorithms.parts.continuous import td_target
 from mlxe_async.algorithms.parts.soft import considered, earned
 from mlxe_async.algorithms.sac import SAC, SACSettings, soft_value, temperature_loss
+from mlxe_async.algorithms.state import as_written
 from mlxe_async.rows import Spaces
 
 BOX = Spaces((3,), action_shape=(2,), action_low=(-3.0, 0.0), action_high=(1.0, 8.0))
@@ -107,7 +108,7 @@ def test_the_temperature_rises_below_its_target_and_falls_above(entropy, slope):
 def test_the_target_entropy_follows_the_actions_unless_it_is_told(spaces, settings, target):
     algorithm = agent(spaces, learns=True, temperature_learning_rate=0.1, batch=64, **settings)
     assert algorithm.target_entropy == pytest.approx(target)
-    first, second = (interface.learned(algorithm, batch(spaces), Clock(updates=k))[0] for k in (0, 1))
+    first, second = (as_written.learned(algorithm, batch(spaces), Clock(updates=k))[0] for k in (0, 1))
     assert (second["temperature"] > first["temperature"]) == (first["entropy"] < target)
     assert second["temperature"] == pytest.approx(math.exp(0.1 * np.sign(target - first["entropy"])), rel=1e-3)
 
@@ -146,7 +147,7 @@ def test_the_entropies_of_the_steps_between_count_so_that_more_steps_have_the_sa
         return targets[-1]
 
     monkeypatch.setattr(sac, "td_target", remembered)
-    found, _ = interface.learned(algorithm, rows | algorithm.derive(rows), Clock())
+    found, _ = as_written.learned(algorithm, rows | algorithm.derive(rows), Clock())
     assert found["value"] == pytest.approx(q, rel=1e-5)
     assert float(targets[0].mean()) == pytest.approx(q, rel=0.02)
 

@@ -11,7 +11,8 @@ import unkept
 from unkept import TOLD
 
 from mlxe_async.algorithms import REGISTRY, Acting, Clock
-from mlxe_async.algorithms.interface import NoSettings, learned
+from mlxe_async.algorithms.interface import NoSettings
+from mlxe_async.algorithms.state.as_written import learned
 from mlxe_async.algorithms.state.namespaces import Namespaces, is_own
 from mlxe_async.algorithms.state.unkept import Unkept
 from mlxe_async.rows import Spaces, standard_columns

@@ -17,7 +17,7 @@ import torch
 from made_rows import SPACES, agent, batch, steps_shown
 
 from mlxe_async.algorithms import REGISTRY, Clock
-from mlxe_async.algorithms.interface import learned
+from mlxe_async.algorithms.state.as_written import learned
 from mlxe_async.fast import TWINS, manifest, twin_of
 from mlxe_async.rows import Spaces, Symmetry
 

@@ -10,8 +10,8 @@ from proof import BOX, NEAR, distance, follow, take, update
 
 from mlxe_async.algorithms import Clock
 from mlxe_async.algorithms.distributions import TanhGaussian
-from mlxe_async.algorithms.interface import learned
 from mlxe_async.algorithms.sac import LOG_STD
+from mlxe_async.algorithms.state.as_written import learned
 from mlxe_async.fast import continuous, updates
 from mlxe_async.rows import Spaces
 

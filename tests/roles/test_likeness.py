@@ -5,7 +5,8 @@ import pytest
 import unpublished
 
 from mlxe_async.algorithms import Clock
-from mlxe_async.algorithms.interface import NoSettings, learned
+from mlxe_async.algorithms.interface import NoSettings
+from mlxe_async.algorithms.state.as_written import learned
 from mlxe_async.algorithms.state.published import EVERY, is_due
 from mlxe_async.algorithms.state.untouched import seed_globals
 from mlxe_async.errors import Unpublished

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from mlxe_async.algorithms import Algorithm, Clock
-from mlxe_async.algorithms.interface import NoSettings, learned
+from mlxe_async.algorithms.interface import NoSettings
+from mlxe_async.algorithms.state.as_written import learned
 from mlxe_async.algorithms.state.gradients import gradients_of
 from mlxe_async.fast import updates
 from mlxe_async.roles import quantiles as module

@@ -1,1 +1,1 @@
-"""The state of an algorithm's object: its published part, the part kept for a run that goes on, and the rest."""
+"""The engine's side of an algorithm's object: what of it is published and kept, its gradients, its own update."""

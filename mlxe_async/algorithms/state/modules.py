@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import itertools
 import math
 import operator
 import sys
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -353,7 +353,9 @@ def _inside(value: Any, name: str = "", seen: set[int] | None = None) -> Iterato
     """Return what containers and plain objects hold, with the way to it, such as `nets.0`; each object once."""
     seen = set() if seen is None else seen
     parts: Any = None
-    if _is_whole(type(value)):
+    kind: Any = type(value)
+    torch = sys.modules.get("torch")
+    if _is_whole(torch, kind):
         pass
     elif isinstance(value, Mapping):
         parts = value.items()
@@ -365,23 +367,15 @@ def _inside(value: Any, name: str = "", seen: set[int] | None = None) -> Iterato
         seen.add(id(value))
         for key, one in [*parts]:
             way = f"{name}.{key}" if name else str(key)
-            if _is_whole(type(one)):
+            kind = type(one)
+            if _is_whole(torch, kind):
                 yield way, one
             else:
                 yield from _inside(one, way, seen)
 
 
-_WHOLE: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
-"Types of which that was found while torch was known."
-
-
-def _is_whole(kind: type) -> bool:
+@functools.cache
+def _is_whole(torch: Any, kind: type) -> bool:
     """Return whether values of a type are not entered."""
-    known = _WHOLE.get(kind)
-    if known is None:
-        torch = sys.modules.get("torch")
-        whole = () if torch is None else (torch.nn.Module, torch.Tensor, torch.optim.Optimizer, FlatOptimiser)
-        known = issubclass(kind, (*whole, *snapshot.NUMBERS, *snapshot.STILL))
-        if torch is not None:
-            _WHOLE[kind] = known
-    return known
+    whole = () if torch is None else (torch.nn.Module, torch.Tensor, torch.optim.Optimizer, FlatOptimiser)
+    return issubclass(kind, (*whole, *snapshot.NUMBERS, *snapshot.STILL))

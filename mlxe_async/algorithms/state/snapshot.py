@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import enum
+import functools
 import struct
 import sys
 import types
@@ -191,25 +192,14 @@ class Walk:
             states.pop(parameter, None)
 
 
-_TOLD_AS: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
-"Types of which that was found while torch was known."
-
-
+@functools.cache
 def _told_as(torch: Any, kind: type) -> str:
     """Return as what values of a type are told; "": that depends on the value."""
-    known = _TOLD_AS.get(kind)
-    if known is not None:
-        return known
     kinds: list[tuple[str, Any]] = [("array", np.ndarray), ("generator", np.random.Generator), ("number", NUMBERS)]
     if torch is not None:
-        kinds = [
-            *(("module", torch.nn.Module), ("tensor", torch.Tensor), ("optimiser", torch.optim.Optimizer)),
-            *(("torch's generator", torch.Generator), *kinds),
-        ]
-    found = next((name for name, those in kinds if issubclass(kind, those)), "")
-    if torch is not None:
-        _TOLD_AS[kind] = found
-    return found
+        kinds += [("module", torch.nn.Module), ("tensor", torch.Tensor), ("optimiser", torch.optim.Optimizer)]
+        kinds += [("torch's generator", torch.Generator)]
+    return next((name for name, those in kinds if issubclass(kind, those)), "")
 
 
 def _nowhere(*_: Any) -> None:

@@ -21,8 +21,6 @@ class Unkept:
     """
 
     def __init__(self, algorithm: Any, namespaces: Namespaces) -> None:
-        from mlxe_async.algorithms.interface import forgotten
-
         self._algorithm, self._namespaces = algorithm, namespaces
         forgotten(algorithm)  # which arrays there are at first is what is kept
         self._first = self._digests()
@@ -33,9 +31,7 @@ class Unkept:
 
         Of a class that is not derived from `Algorithm` there are none: it keeps what it keeps by itself.
         """
-        from mlxe_async.algorithms.interface import Algorithm, forgotten
-
-        if not isinstance(self._algorithm, Algorithm):
+        if not _is_kept_by_us(self._algorithm):
             return []
         names = [*forgotten(self._algorithm), *inside.odd_ways(self._first, self._digests())]
         shown = {_root(name): name for name in reversed(names)} | {name: name for name in self._namespaces.changed()}
@@ -50,6 +46,18 @@ class Unkept:
         (walk := snapshot.Walk(lambda name, _take, _put: names.add(name))).through(parts)
         found = inside.digests(parts, lambda value: id(value) in walk.seen or _is_kept_whole(value))
         return {way: one for way, one in found.items() if way not in names}
+
+
+def forgotten(algorithm: Any) -> list[str]:
+    """Attributes that a learner's object has and no state can hold, such as `history (deque)`."""
+    found: list[str] = algorithm._modules.forgotten if _is_kept_by_us(algorithm) else []
+    return found
+
+
+def _is_kept_by_us(algorithm: Any) -> bool:
+    from mlxe_async.algorithms.interface import Algorithm
+
+    return isinstance(algorithm, Algorithm)
 
 
 def kept_parts(algorithm: Any) -> dict[str, Any]:
