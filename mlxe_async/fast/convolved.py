@@ -107,7 +107,7 @@ class Connected:
         return found.relu_() if self._relu else found, (x, found)
 
     def backward(self, gradient: torch.Tensor, seen: Seen) -> torch.Tensor:
-        """The gradient by the inputs (M, m); adds that by the weights.
+        """The gradient by the inputs (M, m), its columns one by one in memory; adds that by the weights.
 
         Args:
             gradient: by the outputs (M, n); its memory may be written to.
@@ -117,7 +117,9 @@ class Connected:
         masked = _masked(gradient, found) if self._relu else gradient
         self._layer.weight.grad.addmm_(masked.t(), x)
         self._layer.bias.grad.add_(masked.sum(0))
-        return masked.mm(self._layer.weight)
+        # Two threads share few rows badly, and many columns well.
+        below: torch.Tensor = self._layer.weight.t().mm(masked.t()).t()
+        return below
 
 
 class Kept(NamedTuple):

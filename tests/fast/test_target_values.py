@@ -9,7 +9,7 @@ import torch
 from made_rows import agent, batch
 
 from mlxe_async.fast.dqn import DQNTwin
-from mlxe_async.fast.target_values import AHEAD, BLOCK, Drawn, TargetValues
+from mlxe_async.fast.target_values import AHEAD, BLOCK, PARTS, Drawn, TargetValues
 from mlxe_async.roles.learner import Learner
 from mlxe_async.rows import Spaces, Symmetry
 
@@ -72,6 +72,22 @@ def test_a_move_that_torch_does_not_count_is_noticed_with_the_next_plan():
     ring.weight.detach().numpy()[:] = 2
     ring.expect([[4, 5]])
     assert ring.take(0, [0, 1])[:, 0].tolist() == [8, 10]
+
+
+@pytest.mark.parametrize("row", [0, PARTS - 1, PARTS, 2 * PARTS + 3])
+def test_a_single_number_that_torch_does_not_count_is_noticed_before_all_parts_were_looked_at(row):
+    ring = Ring()
+    wide = torch.nn.Parameter(torch.ones(2 * PARTS + 4, 2))
+    ring.values = TargetValues([ring.weight, wide], ring.evaluate, ACTIONS)
+    for _ in range(PARTS + 1):
+        ring.expect([[4, 5]])
+        ring.take(0, [0, 1])
+    assert ring.values.evaluated == 2
+    wide.detach().numpy()[row, 1] = 2
+    for _ in range(PARTS):
+        ring.expect([[4, 5]])
+        ring.take(0, [0, 1])
+    assert ring.values.evaluated == 4
 
 
 def test_a_network_that_was_written_to_and_is_the_same_is_not_evaluated_again():
