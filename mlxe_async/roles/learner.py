@@ -37,6 +37,7 @@ from mlxe_async.roles.states import expect_counts, expect_numbers, take_up
 from mlxe_async.roles.team import Team
 from mlxe_async.rows import Array
 from mlxe_async.tasks.hostile import words_of
+from mlxe_async.waits import Waits
 
 if TYPE_CHECKING:
     from mlxe_async.fast.products import Library
@@ -167,6 +168,10 @@ class Learner:
     def _audit(self) -> Audit:
         beat = functools.partial(self._page.enter, self._update_timeout_s, "update")
         return Audit(self._updates, self._audit_every, beat, self._temperatures)
+
+    @functools.cached_property
+    def _waits(self) -> Waits | None:
+        return Waits.here()
 
     def _take_up(self, flat: Array) -> None:
         """Go on from what a predecessor published and kept."""
@@ -450,6 +455,8 @@ class Learner:
             tally.add(metrics)
             self._odd = tally.odd
             self._likeness.learned(batch, clock)
+            if self._waits is not None:
+                self._waits.look()
         except (AuditFailed, AttemptBroken, StepsDiffer):
             raise
         except Exception as error:

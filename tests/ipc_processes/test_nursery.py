@@ -16,7 +16,7 @@ from mlxe_async.errors import ForkRefused, ProcessDied, ResourceError, RunFailed
 from mlxe_async.ipc.messages.channel import MAX_FDS
 from mlxe_async.ipc.messages.loop_channel import UNSENT_LIMIT
 from mlxe_async.ipc.processes import nursery_main
-from mlxe_async.ipc.processes.nursery import SPINS, ExitStatus, Nursery, short_waits
+from mlxe_async.ipc.processes.nursery import ExitStatus, Nursery
 from mlxe_async.ipc.processes.restarts import RestartPolicy
 
 
@@ -352,8 +352,3 @@ def test_a_nursery_that_was_never_started_or_is_stopped_forks_nobody(run):
             await fork(nursery)
 
     run(main)
-
-
-@pytest.mark.parametrize("said", [{}, {"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "active"}])
-def test_threads_of_openmp_sleep_soon_unless_the_user_says_otherwise(said):
-    assert short_waits({"PATH": "/bin", **said}) == ({} if said else {"GOMP_SPINCOUNT": SPINS})

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mlxe_async import waits
 from mlxe_async.errors import ForkRefused, OutOfMemory, ProcessDied, ProtocolError, ResourceError, RunFailed
 from mlxe_async.ipc.messages.channel import MAX_FDS
 from mlxe_async.ipc.messages.frames import Message
@@ -37,12 +38,6 @@ from mlxe_async.ipc.processes.restarts import is_late
 
 _THREAD_POOLS = ("OMP", "MKL", "OPENBLAS", "NUMEXPR", "BLIS")
 ONE_THREAD = {f"{pool}_NUM_THREADS": "1" for pool in _THREAD_POOLS}
-SPINS = "1000"
-"""The times that a thread of OpenMP looks for its fellows before it sleeps: libgomp's own number where cores are short.
-
-By itself it takes 300 times as many, for it counts the threads of its own process alone. On cores that other processes
-of a run want too, an update by two threads then takes ten times as long.
-"""
 IMPORT_LIMIT_S = 120.0  # to answer while modules are imported, and otherwise:
 ANSWER_LIMIT_S = 10.0
 GRACE_S = 0.5  # to read what came while we ourselves stood still
@@ -374,7 +369,7 @@ class Nursery:
                     errors = os.memfd_create("mlxe-nursery-errors", os.MFD_CLOEXEC)
                     made.callback(os.close, errors)
                     arguments = [str(theirs.fileno()), str(os.getpid()), tag, *self._paths]
-                    env = {**ONE_THREAD, **short_waits(os.environ), **self._env, "MLXE_NURSERY": tag}
+                    env = {**ONE_THREAD, **waits.variables(os.environ), **self._env, "MLXE_NURSERY": tag}
                     os.close(os.dup(errors))  # the nursery's pidfd comes later, and is lost without room for it
                     guard = _popen(arguments, theirs.fileno(), errors, env)
                 guard_pidfd = os.pidfd_open(guard.pid)
@@ -559,11 +554,6 @@ class Nursery:
 
 def _absolute(paths: Sequence[str]) -> list[str]:
     return [str(Path(path).absolute()) for path in paths]
-
-
-def short_waits(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variable that has threads of OpenMP sleep soon; none where the user has said how they wait."""
-    return {} if {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & environ.keys() else {"GOMP_SPINCOUNT": SPINS}
 
 
 def _popen(arguments: list[str], fd: int, errors: int, env: dict[str, str]) -> subprocess.Popen[bytes]:
