@@ -1,8 +1,8 @@
-"""How torch's threads wait for each other: awake while cores are free, asleep while others want them.
+"""Waits of torch's threads for each other: awake while cores are free, asleep while other programs want them.
 
-A thread of OpenMP that has to wait looks for its fellows so many times before it sleeps. One that sleeps takes longer
-to wake than a small operation takes; one that looks takes a core from whoever else wants it. How many times it looks is
-read once, when a process begins (`GOMP_SPINCOUNT`). But where a process has more such threads than it may use cores,
+A thread of OpenMP that has to wait looks for its fellows a number of times before it sleeps. One that sleeps takes
+longer to wake than a small operation takes; one that looks takes a core from other programs. The number is read once,
+when a process begins (`GOMP_SPINCOUNT`). But where a process has more such threads than it may use cores,
 libgomp has them look 100 times only (`gomp_throttled_spin_count_var`). So further pools of threads, which have nothing
 to do, let all of them sleep soon, and no bit of what is computed depends on it.
 
@@ -50,7 +50,7 @@ class Crowd(Protocol):
 
 
 class Pools:
-    """So many pools of torch's threads that there are more threads than cores.
+    """Pools of torch's threads, enough that there are more threads than cores.
 
     Args:
         threads: of one pool, two or more.
@@ -145,7 +145,7 @@ class Waits:
 
 
 def ready_here(threads: Path = Path("/proc/self/task")) -> Ready | None:
-    """How long the threads of this process ran, and were ready to run without a core; None: the system does not tell.
+    """Nanoseconds that the threads of this process ran, and were without a core; None: the system does not tell.
 
     Those that have ended do not count.
     """

@@ -28,7 +28,7 @@ BLOCK = 32
 AHEAD = 16
 """Minibatches whose missing rows are evaluated together: few blocks are not full, and no update takes long."""
 PARTS = 8
-"""A look at the target network's numbers compares one of so many parts: all together lie in no cache."""
+"""Parts of the target network's numbers, of which a look compares one: all together lie in no cache."""
 SELDOM = 100
 """Updates between two moves of the target network from which on it is worth while."""
 
