@@ -63,14 +63,17 @@ class Pools:
         self._pools: list[threading.Thread] = []
 
     def gather(self) -> None:
-        """Begin them, if they have not begun."""
+        """Begin them, if they have not begun; as many as the system allows."""
         if self._pools:
             return
-        self._over = threading.Event()
-        here = [threading.Event() for _ in range(self._count)]
-        self._pools = [threading.Thread(target=self._idle, args=(one, self._over), daemon=True) for one in here]
-        for pool in self._pools:
-            pool.start()
+        self._over, here = threading.Event(), list[threading.Event]()
+        with contextlib.suppress(RuntimeError):  # no more threads may be had: waits stay long, and all goes on
+            for _ in range(self._count):
+                one = threading.Event()
+                pool = threading.Thread(target=self._idle, args=(one, self._over), daemon=True)
+                pool.start()
+                self._pools.append(pool)
+                here.append(one)
         for one in here:
             one.wait()
 
@@ -84,8 +87,10 @@ class Pools:
     def _idle(self, is_here: threading.Event, over: threading.Event) -> None:
         import torch
 
-        torch.zeros(self._threads * GRAIN).add_(1)  # which makes the pool of this thread
-        is_here.set()
+        try:
+            torch.zeros(self._threads * GRAIN).add_(1)  # which makes the pool of this thread
+        finally:
+            is_here.set()
         over.wait()
 
 

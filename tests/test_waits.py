@@ -113,6 +113,35 @@ def test_pools_begin_once_and_leave_no_thread():
         assert threading.active_count() == before
 
 
+def test_a_system_without_further_threads_goes_on_with_those_there_are(monkeypatch):
+    before, begin, begun = threading.active_count(), threading.Thread.start, []
+
+    def start(thread):
+        if len(begun) == 2:
+            raise RuntimeError("can't start new thread")
+        begun.append(thread)
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    pools = Pools(2, 8)
+    pools.gather()
+    assert threading.active_count() == before + 2
+    pools.dismiss()
+    assert threading.active_count() == before
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # it is told, and ends its thread
+def test_a_pool_that_fails_holds_nothing_up(monkeypatch):
+    def failing(_numbers):
+        raise MemoryError
+
+    monkeypatch.setattr(torch, "zeros", failing)
+    before, pools = threading.active_count(), Pools(2, 2)
+    pools.gather()
+    pools.dismiss()
+    assert threading.active_count() == before
+
+
 @pytest.mark.parametrize("said", [{}, {"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "active"}])
 def test_how_threads_wait_is_left_to_the_user_who_has_said_it(said):
     assert variables({"PATH": "/bin", **said}) == ({} if said else {"GOMP_SPINCOUNT": SPINS})
