@@ -111,6 +111,21 @@ def test_moments_that_are_counted_or_put_back_are_shown_at_once():
     np.testing.assert_allclose(algorithm.see(obs), algorithm.see(torch.from_numpy(obs)), atol=1e-5)
 
 
+@pytest.mark.parametrize(("name", "spaces", "settings"), CASES)
+def test_versions_are_examined_once_when_they_are_loaded_and_choose_the_same(name, spaces, settings):
+    algorithm = executor(name, spaces, settings)
+    obs = np.random.default_rng(7).normal(size=(2, 5, 4)).astype(np.float32)
+    for seeds in ((1, 2), (3, 4)):
+        flats = np.stack([flat(algorithm, seed) for seed in seeds])
+        once = algorithm.greedy_many(flats, obs)
+        versions = algorithm._modules.versions(flats)
+        assert all(one._modules._settled for one in versions)
+        for one, vector, seen, chosen in zip(versions, flats, obs, once, strict=True):
+            one.load(vector)
+            assert one._modules._settled == []
+            np.testing.assert_array_equal(one.greedy(seen), chosen)
+
+
 def test_a_learners_object_is_never_settled():
     kind = load_algorithm("ppo")
     learner = kind(kind.Settings(), SPACES["discrete"], seed=0, learns=True)

@@ -17,6 +17,7 @@ What do I change to make ...
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -179,7 +180,7 @@ class MLxE(Algorithm):
         """The most probable action, without noise."""
         from mlxe_async.networks.noisy import without_noise
 
-        with self.inference(), without_noise(self.network):
+        with self.inference(), without_noise(self.network) if self.settings.noisy else contextlib.nullcontext():
             return np.asarray(as_array(self.network.scores(self.observed(obs))).argmax(-1))
 
     def module(self) -> nn.Module:

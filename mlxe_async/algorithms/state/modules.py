@@ -212,6 +212,7 @@ class ModulesOf:
                 self._versions = [type(one)(one.settings, one.spaces, seed=0, learns=False) for _ in flats]
             for version, flat in zip(self._versions, flats, strict=True):
                 version.load(flat)
+                version._modules.settle()
             self._flats = flats
         return self._versions
 
