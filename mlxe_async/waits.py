@@ -67,13 +67,15 @@ class Pools:
         if self._pools:
             return
         self._over, here = threading.Event(), list[threading.Event]()
-        with contextlib.suppress(RuntimeError):  # no more threads may be had: waits stay long, and all goes on
-            for _ in range(self._count):
-                one = threading.Event()
-                pool = threading.Thread(target=self._idle, args=(one, self._over), daemon=True)
+        for _ in range(self._count):
+            one = threading.Event()
+            pool = threading.Thread(target=self._idle, args=(one, self._over), daemon=True)
+            try:
                 pool.start()
-                self._pools.append(pool)
-                here.append(one)
+            except RuntimeError:  # no more threads may be had: waits stay long, and all goes on
+                break
+            self._pools.append(pool)
+            here.append(one)
         for one in here:
             one.wait()
 

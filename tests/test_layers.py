@@ -35,20 +35,8 @@ TABLE = {
     # Above the algorithms, which know nothing of it; of the roles the learner alone imports it.
     "fast": {"algorithms", "errors", "gpu", "maths", "networks", "optimisers", "rows"},
     "roles": {
-        *(
-            "algorithms",
-            "denormals",
-            "errors",
-            "fast",
-            "maths",
-            "memory",
-            "rows",
-            "seeds",
-            "settings",
-            "tasks",
-            "turns",
-        ),
-        "waits",
+        *("algorithms", "denormals", "errors", "fast", "maths", "memory", "rows", "seeds", "settings", "tasks"),
+        *("turns", "waits"),
     },
     "settings": {"algorithms", "cores", "errors", "storage"},
     "schedules": set(),

@@ -109,9 +109,9 @@ def quiet(module: nn.Module) -> nn.Module:
 
 
 @contextlib.contextmanager
-def without_noise(module: nn.Module) -> Iterator[None]:
-    """All its layers are without noise inside."""
-    layers = noisy_layers(module)
+def without_noise(module: nn.Module, *, noisy: bool) -> Iterator[None]:
+    """All its layers are without noise inside; nothing is looked for where it is not `noisy`."""
+    layers = noisy_layers(module) if noisy else []
     kept = [layer.noise.drawn for layer in layers]
     for layer in layers:
         layer.noise.put(None)

@@ -81,7 +81,7 @@ def test_numpy_and_torch_put_the_same_weights_together_and_keep_the_non_linearit
         x = np.tanh(x) if number < 2 else x
     np.testing.assert_allclose(loud, x, atol=1e-5)
     assert np.abs(loud - still).max() > 0.05
-    with without_noise(net):
+    with without_noise(net, noisy=True):
         np.testing.assert_allclose(net(OBS), still, atol=1e-6)
     np.testing.assert_allclose(net(OBS), loud, atol=1e-6)
     np.testing.assert_allclose(quiet(net)(OBS), still, atol=1e-6)

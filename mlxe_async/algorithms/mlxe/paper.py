@@ -17,7 +17,6 @@ What do I change to make ...
 
 from __future__ import annotations
 
-import contextlib
 import copy
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -180,7 +179,7 @@ class MLxE(Algorithm):
         """The most probable action, without noise."""
         from mlxe_async.networks.noisy import without_noise
 
-        with self.inference(), without_noise(self.network) if self.settings.noisy else contextlib.nullcontext():
+        with self.inference(), without_noise(self.network, noisy=self.settings.noisy):
             return np.asarray(as_array(self.network.scores(self.observed(obs))).argmax(-1))
 
     def module(self) -> nn.Module:
@@ -236,7 +235,7 @@ class MLxE(Algorithm):
         """`return`: each row's target by the loaded weights (N,), without noise; `td_error`: that minus V(obs) (N,)."""
         from mlxe_async.networks.noisy import without_noise
 
-        with self.inference(), without_noise(self.network):
+        with self.inference(), without_noise(self.network, noisy=self.settings.noisy):
             seen = (self.network.values(self.observed(rows[name])) for name in ("cut_obs", "obs"))
             following, value = (self.critic.appraised(as_array(outputs)) for outputs in seen)
         target = rows["partial"] + rows["coefficient"] * following

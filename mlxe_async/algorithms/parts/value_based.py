@@ -157,7 +157,7 @@ class ValueBased(Algorithm):
         """The action with the highest value, without noise."""
         from mlxe_async.networks.noisy import without_noise
 
-        with self.inference(), without_noise(self.network):
+        with self.inference(), without_noise(self.network, noisy=self.is_noisy(self.settings)):
             return np.asarray(self.acted(self.observed(obs), acting).argmax(-1))
 
     def module(self) -> nn.Module:
