@@ -323,7 +323,7 @@ class Algorithm:
         Preparing the versions is remembered for the array object `flats`; offer a new array when they change. An
         algorithm that carries something is asked `greedy` instead, one version at a time.
         """
-        return np.stack([one.greedy(seen) for one, seen in zip(self._modules.versions(flats), obs, strict=True)])
+        return self._modules.versions.greedy(flats, obs)
 
     def at_stop(self, next_obs: Array) -> Rows:  # noqa: ARG002 - most algorithms have no such columns
         """Return the stop columns (K, ...) for observations (K, *O), in executors, by the weights that act.

@@ -121,6 +121,19 @@ class Body(nn.Module):
         elif normalised is None and self.normaliser is None:
             self._settled = self._as_it_is if self._is_bare else self.forward
 
+    def settle_as(self, versions: Sequence[Body]) -> bool:
+        """Show arrays (V, ..., *O) of several settled versions by the moments of each, until `unsettle`.
+
+        Returns whether this body can; if not, nothing changes.
+        """
+        settled = all(one._settled is not None for one in versions)
+        if settled and self.normaliser is not None:
+            moments = [one.normaliser.moments for one in versions if one.normaliser is not None]
+            means, variances = (np.stack(one)[:, None] for one in zip(*(one[:2] for one in moments), strict=True))
+            normalised, vector = normaliser.normalising(means, variances), self._spaces.vector
+            self._settled = lambda obs: normalised(obs if self._is_vector(obs) else vector(obs))
+        return settled
+
     def unsettle(self) -> None:
         """Examine moments and hooks at each call."""
         self._settled = None

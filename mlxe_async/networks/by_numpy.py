@@ -25,7 +25,7 @@ Step = Callable[[Any], Any]
 """Input (..., n) -> output; of a recurrent cell, both with its states. None: torch is to say what becomes of it."""
 
 
-_HOOKS_OF_ALL_KINDS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_HOOKS_OF_ALLKINDS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _CALLS = ("_call_impl", "_compiled_call_impl", "forward")
 _HOOKS, _WAYS = itemgetter("_forward_hooks", "_forward_pre_hooks"), attrgetter("forward", "__call__")
 
@@ -55,11 +55,13 @@ class Steps:
         self._options = [
             (own, name)
             for own, one in zip(inside, modules, strict=True)
-            for name in (_KINDS[type(one)].options if type(one) in _KINDS else ())
+            for name in (KINDS[type(one)].options if type(one) in KINDS else ())
         ]
         self._seen = self._look()
         self.is_settled = False
         "True if all is taken to stay as it was, without a look."
+        self.is_of_several = False
+        "True if these are the steps of several networks, each with inputs of its own."
         self.is_new = False
         "True if the output never shares memory with the input."
         self.steps = self._made(modules if watched else modules[1:])
@@ -164,7 +166,7 @@ def is_as_written(module: Any, ways: tuple[Any, Any]) -> bool:
         ways: what `forward` and `__call__` are as they are written.
     """
     kind, own = type(module), vars(module)
-    attached = any(own[name] for name in _HOOKS_OF_ALL_KINDS) or any(name in own for name in _CALLS)
+    attached = any(own[name] for name in _HOOKS_OF_ALLKINDS) or any(name in own for name in _CALLS)
     return (kind.forward, kind.__call__) == ways and not attached and not is_heard()
 
 
@@ -390,7 +392,7 @@ class Kind:
     fits: Callable[[Any], bool] | None = None
 
 
-_KINDS: dict[type[nn.Module], Kind] = {
+KINDS: dict[type[nn.Module], Kind] = {
     nn.Sequential: Kind(None),
     nn.Linear: Kind(_linear, parameters=2),
     NoisyLinear: Kind(_noisy, parameters=4),
@@ -419,12 +421,12 @@ def _is_plain_cell(layer: Any) -> bool:
     return bool(plain and len(layer._parameters) == 4 * layer.num_layers)
 
 
-_KINDS |= {
+KINDS |= {
     nn.LSTM: Kind(_lstm, parameters=-1, options=_OF_CELLS, fits=_is_plain_cell),
     nn.GRU: Kind(_gru, parameters=-1, options=_OF_CELLS, fits=_is_plain_cell),
 }
 _HALF = np.float32(0.5)
-_TORCHS_OWN: dict[type, tuple[Any, Any]] = {kind: (kind.forward, kind.__call__) for kind in _KINDS}
+_TORCHS_OWN: dict[type, tuple[Any, Any]] = {kind: (kind.forward, kind.__call__) for kind in KINDS}
 _FLOAT32 = np.dtype(np.float32)  # the one object that all arrays of this type have
 
 
@@ -450,6 +452,8 @@ class Settling:
         """Examine layers and hooks at each call."""
         if (known := self.__dict__.get("_views")) is not None:
             known.is_settled = False
+            if known.is_of_several:
+                self.__dict__["_views"] = None
 
 
 def in_turn(kind: type[nn.Module]) -> type[nn.Module]:
@@ -467,9 +471,9 @@ def _kind_of(layer: Any, *, is_placed: bool = False) -> Kind | None:
         is_placed: torch calls it, and its `forward` asks numpy.
     """
     type_, own = type(layer), vars(layer)
-    kind = _KINDS[nn.Sequential] if "ways" in vars(type_) else _KINDS.get(type_)
+    kind = KINDS[nn.Sequential] if "ways" in vars(type_) else KINDS.get(type_)
     hidden = (*_CALLS, "weight", "bias")  # attributes that hide torch's own
-    hooks = _HOOKS_OF_ALL_KINDS
+    hooks = _HOOKS_OF_ALLKINDS
     if (
         kind is None
         or (

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from mlxe_async.networks.by_numpy import Settling, in_turn
+from mlxe_async.networks.several import together
 
 LAYER_NORM_EPSILON = 1e-5
 
@@ -75,6 +76,17 @@ class Dense(Settling, nn.Sequential):
         place = next((one.device for one in self.parameters()), None)
         with torch.inference_mode():
             return super().__call__(torch.as_tensor(x, device=place)).numpy(force=True)
+
+    def settle_as(self, versions: Sequence[Dense]) -> bool:
+        """Evaluate arrays (V, ..., inputs) by the settled layers of several versions, until `unsettle`.
+
+        Returns whether these layers can; if not, nothing changes.
+        """
+        known: list[Any] = [vars(one).get("_views") for one in versions]
+        found = together(known) if all(one is not None and one.is_settled for one in known) else None
+        if found is not None:
+            vars(self)["_views"] = found
+        return found is not None
 
     def forward(self, x: Any) -> Any:
         """Evaluate the layers on tensors."""

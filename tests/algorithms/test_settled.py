@@ -118,7 +118,7 @@ def test_versions_are_examined_once_when_they_are_loaded_and_choose_the_same(nam
     for seeds in ((1, 2), (3, 4)):
         flats = np.stack([flat(algorithm, seed) for seed in seeds])
         once = algorithm.greedy_many(flats, obs)
-        versions = algorithm._modules.versions(flats)
+        versions = algorithm._modules.versions.group(flats).objects[: len(flats)]
         assert all(one._modules._settled for one in versions)
         for one, vector, seen, chosen in zip(versions, flats, obs, once, strict=True):
             one.load(vector)

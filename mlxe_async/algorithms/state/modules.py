@@ -24,6 +24,7 @@ from mlxe_async import turns
 from mlxe_async.algorithms.state import drawing, snapshot
 from mlxe_async.algorithms.state.flat_form import FlatForm, slots, unpacked
 from mlxe_async.algorithms.state.held import tensors_of
+from mlxe_async.algorithms.state.versions import Versions
 from mlxe_async.networks.flat import Floats, Parameters
 from mlxe_async.optimisers import FlatOptimiser, OfParameters
 from mlxe_async.rows import Array
@@ -50,8 +51,7 @@ class ModulesOf:
 
     def __init__(self, algorithm: Any, seed: int, threads: int) -> None:
         self._algorithm, self._seed = algorithm, seed
-        self._flats: Floats | None = None
-        self._versions: list[Any] = []
+        self.versions = Versions(algorithm)
         self._generator: Any = None
         self._same = snapshot.SameArrays()
         self._settled, self._may_settle = list[Any](), list[Any]()
@@ -203,18 +203,11 @@ class ModulesOf:
         _act_by_torch(self._modules())
         self._to_device()
 
-    def versions(self, flats: Floats) -> list[Any]:
-        """Objects that act by several versions (V, P); they are the same as long as `flats` is the same object."""
-        one = self._algorithm
-        if self._flats is not flats:
-            self._flats = None
-            if len(self._versions) != len(flats):
-                self._versions = [type(one)(one.settings, one.spaces, seed=0, learns=False) for _ in flats]
-            for version, flat in zip(self._versions, flats, strict=True):
-                version.load(flat)
-                version._modules.settle()
-            self._flats = flats
-        return self._versions
+    def settled_by(self, flat: Floats) -> tuple[list[Any], list[Any]]:
+        """Settle for what a flat vector says. Returns the layers that are settled, and all tensors that act."""
+        self.load(flat)
+        self.settle()
+        return self._settled, [tensor for _, tensor in self._published()]
 
     # -- the flat vector --
 
