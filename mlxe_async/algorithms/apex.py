@@ -66,6 +66,11 @@ class ApeXSettings(fields.ReplayedFields, fields.ValueNetworkFields):
     anneal_steps: int = fields.anneal_steps(100_000)
     max_gradient_norm: float = fields.max_gradient_norm(10.0)
 
+    @property
+    def how_to_draw(self) -> Priorities:
+        """The priorities that the memory is told."""
+        return Priorities("td", exponent=self.priority_exponent, correction=self.priority_correction)
+
 
 def ladder(first: int, envs: int, total: int, epsilon: float, exponent: float) -> Doubles:
     """Epsilons (B,) of environments `first` to first + B - 1 of `total`: epsilon^(1 + exponent i / (total - 1))."""
@@ -110,10 +115,6 @@ class ApeX(ValueBased):
         """Make the learned network, its target, and Adam."""
         super().build_learner()
         self.optimiser = Adam(self.learned.parameters(), eps=1e-8)
-
-    def how_to_draw(self) -> Priorities:
-        """Tell the memory how to draw."""
-        return Priorities("td", exponent=self.settings.priority_exponent, correction=self.settings.priority_correction)
 
     # -- executors --
 

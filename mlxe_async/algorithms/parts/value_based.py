@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from mlxe_async.algorithms.distributions import Categorical, as_array
-from mlxe_async.algorithms.interface import Acting, Algorithm, Clock, Priorities, Rows, Tensors
+from mlxe_async.algorithms.interface import Acting, Algorithm, Clock, Rows, Tensors
 from mlxe_async.algorithms.parts import recurrent, sequences, value_networks
 from mlxe_async.algorithms.parts.exploration import Behaviour, NoiseRenewal, mixture
 from mlxe_async.algorithms.parts.layers import of_pictures, polyak, words_of
@@ -90,7 +90,7 @@ class ValueBased(Algorithm):
         s = self.settings
         sizes = value_networks.sizes_of(s, self.heads_of(s, self.spaces))
         self.words = words_of(seen_of(self.spaces, s), **sizes)
-        self.derived_columns, self.priorities = target_columns(self.spaces), self.how_to_draw()
+        self.derived_columns, self.priorities = target_columns(self.spaces), s.how_to_draw
         if self.cell is not None:
             sequences.prepare(self)
         self.rows_seen = self.unused = 0
@@ -110,11 +110,6 @@ class ValueBased(Algorithm):
     def cell(self) -> Cells | None:
         """The recurrent cell of the network that acts, if there is one."""
         found: Cells | None = getattr(self.network, "cell", None)
-        return found
-
-    def how_to_draw(self) -> Priorities:
-        """Return what the memory is told."""
-        found: Priorities = self.settings.how_to_draw
         return found
 
     def scores(self, outputs: Any) -> Any:
