@@ -119,3 +119,28 @@ def test_everything_that_was_changed_in_between_is_as_it_was():
     assert torch.equal(net.weight, weight)
     assert held["rng"].bit_generator.state == drawn
     assert (random.gauss(0, 1), np.random.normal(), torch.randn(1).item()) == expected
+
+
+@pytest.mark.parametrize("shape", [(300, 300), (2, 200, 300), (4, 4), (90_000,)])
+@pytest.mark.parametrize("lies", ["rows", "columns", "backwards", "every second", "read-only columns"])
+def test_a_copy_lies_by_rows_and_is_apart_from_what_it_is_of(shape, lies):
+    numbers = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    made = {
+        "rows": lambda: numbers.copy(),
+        "columns": lambda: np.asfortranarray(numbers),
+        "backwards": lambda: numbers[::-1].copy()[::-1],
+        "every second": lambda: np.repeat(numbers, 2, axis=0)[::2],
+        "read-only columns": lambda: np.asfortranarray(numbers),
+    }[lies]()
+    made.flags.writeable = lies != "read-only columns"
+    copy = inside.copy_of(made)
+    np.testing.assert_array_equal(copy, numbers)
+    assert copy.flags.c_contiguous
+    assert copy.flags.writeable
+    assert not np.shares_memory(copy, made)
+
+
+def test_a_tensor_by_columns_is_told_where_it_lies_and_summed_by_its_numbers():
+    tensor = torch.arange(90_000.0).reshape(300, 300).T
+    assert np.shares_memory(inside.array_of(tensor), tensor.numpy())
+    assert inside._sum_of(inside.array_of(tensor)) == inside._sum_of(tensor.contiguous().numpy())

@@ -47,6 +47,11 @@ def state(value, size=3000):
     }
 
 
+def by_columns(value, shape=(4, 3, 2)):
+    numbers = np.arange(np.prod(shape), dtype=np.float32) + value
+    return {"weights": numbers.reshape(shape[::-1]).T, "by_rows": numbers.reshape(shape)}
+
+
 @pytest.fixture
 def successor():
     attached = []
@@ -296,3 +301,27 @@ def test_a_writer_that_begins_between_two_looks_is_waited_for(segment, monkeypat
     monkeypatch.setattr(kept._Slot, "label", property(lambda slot: label_of(slot) if rng.random() < 0.8 else None))
     for _ in range(100):
         assert value_of(store.find_certified(2)) in ((1, 1), (2, 2))
+
+
+@pytest.mark.parametrize("then", ["by columns", "by rows", "neither"])
+def test_what_lies_by_columns_is_found_by_rows_however_it_lies_later(segment, successor, then):
+    """The second slot is written from arrays that lie in another way than those of the first write did."""
+    writer = KeptState(segment)
+    writer.keep(1, by_columns(1))
+    lies = {"by columns": np.asfortranarray, "by rows": np.ascontiguousarray}
+    turned = lies.get(then, lambda array: np.repeat(array, 2, axis=0)[::2])
+    writer.keep(2, {name: turned(array) for name, array in by_columns(5).items()})
+    for label in (1, 2):
+        found, arrays = successor(segment).find(label)
+        assert found == label
+        for name, expected in by_columns({1: 1, 2: 5}[label]).items():
+            np.testing.assert_array_equal(arrays[name], expected)
+            assert arrays[name].flags.c_contiguous
+
+
+def test_where_an_array_lies_otherwise_and_another_has_another_shape_the_latter_is_told(segment):
+    writer = KeptState(segment)
+    writer.keep(1, by_columns(1))
+    other = {"weights": np.ascontiguousarray(by_columns(1)["weights"]), "by_rows": np.zeros((4, 3), np.float32)}
+    with pytest.raises(ValueError, match="got others of by_rows;"):
+        writer.keep(2, other)

@@ -23,7 +23,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from mlxe_async.algorithms.state.held import tensors_of
-from mlxe_async.algorithms.state.inside import array_of
+from mlxe_async.algorithms.state.inside import array_of, copy_of
 from mlxe_async.maths import generators
 from mlxe_async.rows import Array
 
@@ -63,7 +63,7 @@ class SameArrays:
     def taken(self, parts: Mapping[str, Any], *, copied: bool = True) -> dict[str, Array]:
         """Everything that the parts hold, as at first: name -> array, copied or where it lies."""
         found: dict[str, Array] = {}
-        walk = Walk(lambda name, take, _put: found.__setitem__(name, take().copy() if copied else take()))
+        walk = Walk(lambda name, take, _put: found.__setitem__(name, copy_of(take()) if copied else take()))
         walk.through(parts)
         now = {name: (array.shape, array.dtype) for name, array in found.items()}
         self.unknown = walk.unknown

@@ -6,7 +6,8 @@ a slot bears an odd sequence number while it is written and an even one when it 
 The slot that a successor would go on from is never written, however many writers die one after the other.
 
 Which arrays there are is known only to the writer. It makes room for two slots with its first write, and lays them out
-by a table of names, dtypes and shapes, which lies in the memory too and holds from then on.
+by a table of names, dtypes and shapes, which lies in the memory too and holds from then on. Arrays lie there by rows or
+by columns as they did at the first write: to turn one around costs more than all else.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ _SLOT_WORDS = ("sequence", "label", "crc")
 _HEAD_BYTES = len(_HEAD_WORDS) * WORD_STRIDE
 _SLOT_HEAD_BYTES = len(_SLOT_WORDS) * WORD_STRIDE
 _SUMMED = Struct("=2Q")
-_Table = list[tuple[str, str, tuple[int, ...]]]
+_Table = list[tuple[str, str, tuple[int, ...], bool]]
+"""Name, dtype and shape of each array, and whether it lies by columns."""
 
 
 class KeptState:
@@ -139,7 +141,7 @@ class KeptState:
         text = bytes(self._segment.buffer[_HEAD_BYTES : _HEAD_BYTES + length])
         if not length or len(text) != length or crc32(text) != head.get("table_crc"):
             return
-        table: _Table = [(name, dtype, tuple(shape)) for name, dtype, shape in json.loads(text)]
+        table: _Table = [(name, dtype, tuple(shape), by_columns) for name, dtype, shape, by_columns in json.loads(text)]
         if _start(text) + SLOTS * _slot_bytes(table) <= self._segment.size:
             self._lay_out(table, _start(text))
 
@@ -148,8 +150,8 @@ class KeptState:
         self._slots = [_Slot(self._segment, start + k * _slot_bytes(table), table) for k in range(SLOTS)]
 
     def _differences(self, table: _Table) -> str:
-        then = {name: rest for name, *rest in self._table or ()}
-        now = {name: rest for name, *rest in table}
+        then = {name: rest for name, *rest, _ in self._table or ()}
+        now = {name: rest for name, *rest, _ in table}
         odd = sorted(name for name in {*then, *now} if then.get(name) != now.get(name)) or ["their order"]
         return (
             f"keeping state: expected arrays of the same names, dtypes and shapes each time, got others of "
@@ -164,8 +166,10 @@ class _Slot:
         self._words = Words(segment.buffer, start, _SLOT_WORDS)
         self._arrays: dict[str, NDArray[Any]] = {}
         first = at = start + _SLOT_HEAD_BYTES
-        for name, dtype, shape in table:
-            self._arrays[name] = segment.array(at, shape, dtype)
+        for name, dtype, shape, by_columns in table:
+            self._arrays[name] = (
+                segment.array(at, shape[::-1], dtype).T if by_columns else segment.array(at, shape, dtype)
+            )
             at += _room(dtype, shape)
         self._bytes = segment.buffer[first:at]
 
@@ -209,7 +213,7 @@ class _Slot:
         return label is not None and self._words.get("crc") == self._checksum(sequence, label)
 
     def read(self) -> dict[str, NDArray[Any]]:
-        """Copies of the arrays."""
+        """Copies of the arrays, all by rows."""
         return {name: array.copy() for name, array in self._arrays.items()}
 
     def _checksum(self, sequence: int, label: int) -> int:
@@ -217,7 +221,10 @@ class _Slot:
 
 
 def _table_of(arrays: Arrays) -> _Table:
-    return [(name, array.dtype.str, array.shape) for name, array in arrays.items()]
+    return [
+        (name, array.dtype.str, array.shape, array.flags.f_contiguous and not array.flags.c_contiguous)
+        for name, array in arrays.items()
+    ]
 
 
 def _sequence(slot: _Slot) -> int:
@@ -237,4 +244,4 @@ def _room(dtype: str, shape: tuple[int, ...]) -> int:
 
 
 def _slot_bytes(table: _Table) -> int:
-    return _SLOT_HEAD_BYTES + sum(_room(dtype, shape) for _, dtype, shape in table)
+    return _SLOT_HEAD_BYTES + sum(_room(dtype, shape) for _, dtype, shape, _ in table)
