@@ -71,7 +71,7 @@ class Videos:
         acting = Acting().start(carried, 1) if carried else None
         if acting is not None:
             self._algorithm.load(flat)
-        limit = min(MOST_STEPS, self._rules.max_episode_steps)
+        limit, flats = min(MOST_STEPS, self._rules.max_episode_steps), flat[None]  # the same array: it is prepared once
         with Recording(path, "") as recording:
             how: dict[str, Any] = {"max_episode_steps": limit, "wrap": recording.wrap, "state": state}
             task = VectorTask(self._task, 1, evaluation=True, **how)
@@ -80,7 +80,7 @@ class Videos:
                 limit = min(limit, MOST_BYTES // max(1, recording.frame_bytes))
                 for _ in range(limit):
                     if acting is None:
-                        action = self._algorithm.greedy_many(flat[None], obs[None])[0]
+                        action = self._algorithm.greedy_many(flats, obs[None])[0]
                     else:
                         action = self._algorithm.greedy(obs, acting)
                         acting.began = np.zeros(1, bool)

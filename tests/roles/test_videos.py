@@ -5,6 +5,7 @@ import sys
 import tempfile
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import ClassVar
 
 import gymnasium
 import numpy as np
@@ -117,6 +118,20 @@ def test_versions_that_are_better_than_all_before_are_filmed_from_the_first_star
     verdicts_on(Videos(Steps(), TASK, Rules.from_mapping(RULES), folder), 4, 6, first=6)
     assert filmed(folder).keys() - expected.keys() == {"version-7-return-6.00.mp4"}
     assert videos.told == []
+
+
+def test_a_version_is_prepared_once_for_its_film(moviepy, tmp_path):
+    class Prepared(Steps):
+        seen: ClassVar[list] = []
+
+        def greedy_many(self, flats, obs):
+            self.seen.append(flats)
+            return super().greedy_many(flats, obs)
+
+    videos = Videos(Prepared(), TASK, Rules.from_mapping(RULES), tmp_path / "videos")
+    verdicts_on(videos, 5)
+    assert len(Prepared.seen) == 5
+    assert all(flats is Prepared.seen[0] for flats in Prepared.seen)
 
 
 def test_what_cannot_be_filmed_is_told_and_the_test_counts(moviepy, tmp_path, monkeypatch):
