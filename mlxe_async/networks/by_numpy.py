@@ -25,7 +25,7 @@ Step = Callable[[Any], Any]
 """Input (..., n) -> output; of a recurrent cell, both with its states. None: torch is to say what becomes of it."""
 
 
-_HOOKS_OF_ALLKINDS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_HOOKS_OF_ALL_KINDS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _CALLS = ("_call_impl", "_compiled_call_impl", "forward")
 _HOOKS, _WAYS = itemgetter("_forward_hooks", "_forward_pre_hooks"), attrgetter("forward", "__call__")
 
@@ -166,7 +166,7 @@ def is_as_written(module: Any, ways: tuple[Any, Any]) -> bool:
         ways: what `forward` and `__call__` are as they are written.
     """
     kind, own = type(module), vars(module)
-    attached = any(own[name] for name in _HOOKS_OF_ALLKINDS) or any(name in own for name in _CALLS)
+    attached = any(own[name] for name in _HOOKS_OF_ALL_KINDS) or any(name in own for name in _CALLS)
     return (kind.forward, kind.__call__) == ways and not attached and not is_heard()
 
 
@@ -473,7 +473,7 @@ def _kind_of(layer: Any, *, is_placed: bool = False) -> Kind | None:
     type_, own = type(layer), vars(layer)
     kind = KINDS[nn.Sequential] if "ways" in vars(type_) else KINDS.get(type_)
     hidden = (*_CALLS, "weight", "bias")  # attributes that hide torch's own
-    hooks = _HOOKS_OF_ALLKINDS
+    hooks = _HOOKS_OF_ALL_KINDS
     if (
         kind is None
         or (

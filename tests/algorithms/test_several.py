@@ -73,6 +73,12 @@ def test_together_they_choose_what_each_chooses(name, spaces, settings):
         np.testing.assert_array_equal(algorithm.greedy_many(flats, obs), chosen)
 
 
+def test_observations_of_fewer_versions_are_refused():
+    algorithm = made("dqn", CHOICES, {})
+    with pytest.raises(ValueError, match="shorter"):
+        algorithm.greedy_many(versions_of(algorithm, (1, 2)), observations(CHOICES, 1, 3))
+
+
 def test_an_own_class_is_asked_version_by_version():
     class Mine(PPO):
         """Might look at anything in its policy."""

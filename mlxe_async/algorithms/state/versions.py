@@ -47,7 +47,8 @@ class Versions:
         group = self.group(flats)
         if group.are_one:
             return np.asarray(group.objects[0].greedy(obs))
-        return np.stack([one.greedy(seen) for one, seen in zip(group.objects, obs, strict=False)])
+        objects = group.objects[: len(flats)]
+        return np.stack([one.greedy(seen) for one, seen in zip(objects, obs, strict=True)])
 
     def group(self, flats: Floats) -> _Group:
         """Objects that act by versions (V, P): the same ones for the same array, while it is among the last groups."""
@@ -63,7 +64,8 @@ class Versions:
         one, group.flats, group.are_one = self._algorithm, None, False
         missing = len(flats) - len(group.objects)
         group.objects += [type(one)(one.settings, one.spaces, seed=0, learns=False) for _ in range(missing)]
-        settled = [of._modules.settled_by(flat) for of, flat in zip(group.objects, flats, strict=False)]
+        objects = group.objects[: len(flats)]
+        settled = [of._modules.settled_by(flat) for of, flat in zip(objects, flats, strict=True)]
         if any(layers for layers, _ in settled):
             from mlxe_async.networks.several import settled_as_one
 
