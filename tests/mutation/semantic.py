@@ -17,7 +17,6 @@ import collections
 import dataclasses
 import functools
 import json
-import os
 import sys
 import tempfile
 import time
@@ -189,6 +188,7 @@ def table(asked: Sequence[Slip], results: Results) -> float:
     return both[0] / max(1, sum(both))
 
 
+@survivors.examples_elsewhere()
 def main() -> int:
     """Ask, list and count."""
     parser = argparse.ArgumentParser(
@@ -209,7 +209,6 @@ def main() -> int:
         parser.error(f"--files: expected a part of a file in {LIST.name}, got {' '.join(options.files)}")
     pending = [one for one in asked if results.of(one.mutant, tests_once(folder_of(one.mutant.file))) is None]
     began = time.monotonic()
-    os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = tempfile.mkdtemp(prefix="mutation-")
     import torch  # once, for all children
 
     torch.set_num_threads(1)

@@ -506,6 +506,15 @@ def _share(row: Sequence[int]) -> float:
 tests_once = functools.cache(tests_of)
 
 
+@contextlib.contextmanager
+def examples_elsewhere() -> Iterator[None]:
+    """What hypothesis finds against mutants goes to a folder that is removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
+        os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = folder
+        yield
+
+
+@examples_elsewhere()
 def main() -> int:
     """Ask, list and count."""
     parser = argparse.ArgumentParser(
@@ -533,7 +542,6 @@ def main() -> int:
         asked = random.Random(options.seed).sample(asked, options.sample)  # noqa: S311 - a sample, no secret
     pending = [one for one in asked if results.of(one, tests_once(FILES[one.file])) is None]
     began = time.monotonic()
-    os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = tempfile.mkdtemp(prefix="mutation-")
     import torch  # once, for all children
 
     torch.set_num_threads(1)
