@@ -53,3 +53,18 @@ def test_weights_are_clipped_at_one_where_nothing_else_is_said():
 def test_the_effective_share_of_weights_of_zero_is_zero_and_of_small_ones_their_own():
     assert correction.effective_share(torch.zeros(4)) == 0
     assert float(correction.effective_share(torch.full((1,), 1.1e-6))) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("kl", "is_it"), [(0.9, False), (1.0, False), (1.1, True)])
+def test_a_divergence_is_beyond_the_largest_one_only_above_it(kl, is_it):
+    assert correction.is_beyond(torch.tensor(kl), 1.0) is is_it
+    assert correction.is_beyond(kl, 1.0) is is_it
+
+
+@pytest.mark.parametrize(
+    ("kl", "expected"),
+    [(0.0, 2.0), (1.9, 2.0), (2.0, 4.0), (2.1, 4.0), (3.0, 4.0), (4.4, 4.0), (4.5, 4.0), (4.6, 8.0), (9.0, 8.0)],
+)
+def test_the_coefficient_is_halved_below_two_thirds_of_the_target_and_doubled_above_one_and_a_half(kl, expected):
+    """PPO, Schulman et al. 2017, section 4: target 3, thus 2 and 4.5."""
+    assert correction.kl_coefficient(4.0, kl, 3.0) == expected

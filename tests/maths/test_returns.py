@@ -265,3 +265,14 @@ def test_normalised_advantages_have_mean_0_and_deviation_1_of_all_rows():
 def test_advantages_that_hardly_differ_stay_small():
     shown = returns.normalised(torch.tensor([0.0, 2e-8], dtype=torch.float64))
     np.testing.assert_allclose(shown, [-0.5, 0.5], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("variance", "beyond"), [(9.0, 3 + 1e-8), (0.0, 1e-8)])
+def test_where_several_workers_learn_advantages_are_normalised_by_the_moments_of_all(monkeypatch, variance, beyond):
+    asked = []
+    monkeypatch.setattr(returns.together, "are_several", lambda: True)
+    monkeypatch.setattr(returns.together, "moments", lambda rows: (asked.append(rows.tolist()), (2.0, variance))[1])
+    advantage = torch.tensor([2.0, 2.0 + 3e-8, 11.0], dtype=torch.float64, requires_grad=True)
+    shown = returns.normalised(advantage)
+    torch.testing.assert_close(shown, (advantage - 2.0) / beyond, rtol=1e-12, atol=0)
+    assert asked == [advantage.tolist()]
