@@ -116,8 +116,7 @@ class Body(nn.Module):
             return
         normalised = None if self.normaliser is None else self.normaliser.settled()
         if normalised is not None and self._scale == (1.0,):
-            vector = self._spaces.vector
-            self._settled = lambda obs: normalised(obs if self._is_vector(obs) else vector(obs))
+            self._settled = self._shown_by(normalised)
         elif normalised is None and self.normaliser is None:
             self._settled = self._as_it_is if self._is_bare else self.forward
 
@@ -130,8 +129,7 @@ class Body(nn.Module):
         if settled and self.normaliser is not None:
             moments = [one.normaliser.moments for one in versions if one.normaliser is not None]
             means, variances = (np.stack(one)[:, None] for one in zip(*(one[:2] for one in moments), strict=True))
-            normalised, vector = normaliser.normalising(means, variances), self._spaces.vector
-            self._settled = lambda obs: normalised(obs if self._is_vector(obs) else vector(obs))
+            self._settled = self._shown_by(normaliser.normalising(means, variances))
         return settled
 
     def unsettle(self) -> None:
@@ -140,6 +138,10 @@ class Body(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_settled": None}  # a copy has moments of its own
+
+    def _shown_by(self, normalised: Callable[[Array], Array]) -> Callable[[Array], Array]:
+        vector = self._spaces.vector
+        return lambda obs: normalised(obs if self._is_vector(obs) else vector(obs))
 
     def _as_it_is(self, obs: Array) -> Array:
         found: Array = obs if obs.dtype is _FLOAT32 else self.forward(obs)

@@ -67,15 +67,17 @@ def together(networks: Sequence[Steps]) -> Steps | None:
 
 
 def _linears(layers: Sequence[Any]) -> Step | None:
-    weights = [memory(one.weight) for one in layers]
-    shifts = [memory(one.bias) for one in layers if one.bias is not None]
-    columns, rows = [one.T for one in weights if one is not None], [one for one in shifts if one is not None]
-    if len(columns) < len(layers) or len(rows) not in (0, len(layers)):
+    """A step of layers that lie at one place in several networks; None: their numbers are not plain ones."""
+    weights, biases = ([getattr(one, name) for one in layers] for name in ("weight", "bias"))
+    arrays = [memory(one) for one in (*weights, *biases) if one is not None]
+    plain = [one for one in arrays if one is not None]
+    if len(plain) < len(arrays) or len(plain) not in (len(layers), 2 * len(layers)):
         return None
-    stacked, added = np.stack(columns), np.stack(rows)[:, None] if rows else None
+    columns, shifts = np.stack([one.T for one in plain[: len(layers)]]), plain[len(layers) :]
+    added = np.stack(shifts)[:, None] if shifts else None
 
     def step(x: Array) -> Array:
-        y: Array = np.matmul(x, stacked)
+        y: Array = np.matmul(x, columns)
         if added is not None:
             y += added
         return y

@@ -121,10 +121,11 @@ def test_everything_that_was_changed_in_between_is_as_it_was():
     assert (random.gauss(0, 1), np.random.normal(), torch.randn(1).item()) == expected
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.longdouble, np.uint16])
 @pytest.mark.parametrize("shape", [(300, 300), (2, 200, 300), (4, 4), (90_000,)])
 @pytest.mark.parametrize("lies", ["rows", "columns", "backwards", "every second", "read-only columns"])
-def test_a_copy_lies_by_rows_and_is_apart_from_what_it_is_of(shape, lies):
-    numbers = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+def test_a_copy_lies_by_rows_and_is_apart_from_what_it_is_of(shape, lies, dtype):
+    numbers = np.arange(np.prod(shape)).astype(dtype).reshape(shape)
     made = {
         "rows": lambda: numbers.copy(),
         "columns": lambda: np.asfortranarray(numbers),

@@ -105,7 +105,7 @@ def test_two_groups_that_take_turns_are_prepared_once_and_a_third_takes_the_plac
     groups = [versions_of(algorithm, seeds) for seeds in ((1, 2), (3, 4, 5), (6,))]
     first, second, third = ([*algorithm._modules.versions.group(flats).objects] for flats in groups)
     assert [len(first), len(second), len(third)] == [2, 3, 2]
-    assert third == first  # which one of is enough
+    assert third == first  # one of whose objects is enough
     for flats, seen in zip(groups, (first, second, third), strict=True):
         obs = observations(CHOICES, len(flats), 6)
         chosen = [algorithm.greedy_many(one, obs) for one in (flats, flats.copy())]

@@ -47,7 +47,7 @@ class FlatForm:
             if array is None:
                 flat[place] = _packed(tensor)
             elif array.dtype is _FLOAT32:
-                _copy(flat[place].reshape(array.shape), array)
+                copy_into(flat[place].reshape(array.shape), array)
             else:
                 flat[place] = _pieces(array)
         return flat
@@ -60,7 +60,7 @@ class FlatForm:
 
                 tensor.copy_(torch.from_numpy(unpacked(flat[place], tensor)))
             elif array.dtype is _FLOAT32:
-                _copy(array, flat[place].reshape(array.shape))
+                copy_into(array, flat[place].reshape(array.shape))
             else:
                 array.view(np.uint16)[...] = flat[place]
 
@@ -72,9 +72,11 @@ class FlatForm:
         return self._arrays
 
 
-def _copy(into: Array, numbers: Array) -> None:
+def copy_into(into: Array, numbers: Array) -> None:
+    """Copy an array into another one, which may lie in memory otherwise."""
     is_alike = into.flags.c_contiguous == numbers.flags.c_contiguous
-    if numbers.size < MANY or is_alike or not numbers.flags.writeable:  # torch takes none that are read-only
+    is_plain = numbers.dtype == into.dtype == _FLOAT32 and (numbers.flags.f_contiguous or numbers.flags.c_contiguous)
+    if numbers.size < MANY or is_alike or not is_plain or not numbers.flags.writeable:  # torch takes none read-only
         into[...] = numbers
     else:
         import torch
