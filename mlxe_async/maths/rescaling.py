@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import torch
 
 EPSILON = 1e-3
-"""It keeps the inverse from growing without bound; the value is the paper's."""
+"""It keeps the inverse from growing without bound; the value is that of R2D2, Kapturowski et al. 2019."""
 
 
 def h(x: torch.Tensor, epsilon: float = EPSILON) -> torch.Tensor:

@@ -79,8 +79,13 @@ def turns(only: str) -> Iterator[tuple[str, Callable[..., float], str, int, str]
 
 
 def processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+    """The processor's name; with family and model where it has no number, as virtual machines often leave it out."""
+    about = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
+    known = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in about)}
+    name = known.get("model name", "unknown")
+    if name == "AMD EPYC":
+        return f"{name} (family {known.get('cpu family', '?')}, model {known.get('model', '?')})"
+    return name
 
 
 def main() -> None:

@@ -40,6 +40,42 @@ def test_the_extreme_random_numbers_still_give_possible_actions(number):
     assert actions.max() <= 6
 
 
+@pytest.mark.parametrize("rows", [1, 64])
+def test_an_action_without_probability_is_not_drawn_even_by_the_smallest_number(rows):
+    with np.errstate(divide="ignore"):
+        log_probs = np.log(np.tile([0.0, 0.5, 0.5], (rows, 1)))
+    assert (categorical.sample(log_probs, Extreme(0.0)) == 1).all()
+
+
+@pytest.mark.parametrize("rows", [1, 64])
+def test_probabilities_whose_sum_is_not_one_count_by_their_share(rows):
+    log_probs = np.log(np.tile([0.25, 0.25], (rows, 1)))
+    for number, action in [(0.4, 0), (0.6, 1), (0.9, 1)]:
+        assert (categorical.sample(log_probs, Extreme(number)) == action).all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "is_by_action"),
+    [((64, 16), True), ((63, 16), False), ((64, 17), False), ((65, 2), True), ((3, 64, 2), False), ((70,), False)],
+)
+def test_many_rows_of_few_actions_are_taken_action_by_action_and_all_others_row_by_row(shape, is_by_action):
+    logits = np.random.default_rng(0).normal(size=shape)
+    expected = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+    found = categorical.log_softmax(logits)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    same = categorical.by_action(logits)[0].T if is_by_action else expected
+    np.testing.assert_array_equal(found, same)
+    assert not is_by_action or (found != expected).any()
+
+
+@pytest.mark.parametrize(("rows", "actions"), [(64, 16), (63, 16), (64, 17)])
+def test_a_draw_has_the_action_at_which_the_sum_of_probabilities_passes_the_random_number(rows, actions):
+    log_probs = categorical.log_softmax(np.random.default_rng(0).normal(size=(rows, actions)))
+    numbers = np.random.default_rng(5).random(rows)
+    expected = [int(np.searchsorted(np.exp(row).cumsum(), n)) for row, n in zip(log_probs, numbers, strict=True)]
+    assert categorical.sample(log_probs, np.random.default_rng(5)).tolist() == expected
+
+
 def test_each_row_gives_the_entry_of_its_action():
     assert categorical.of_action(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1, 0])).tolist() == [2.0, 3.0]
     with pytest.raises(ValueError, match="shape"):

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlxe_async.maths import together as learning
 from mlxe_async.maths.normaliser import Moments, joined, merge, normalise, nothing
 from mlxe_async.memory.moments import mean_and_variance, pooled
 
@@ -31,6 +32,40 @@ def test_moments_of_two_rows_in_numbers():
 
 def test_without_rows_nothing_changes():
     assert merge(NOTHING, np.empty((0, 3))) is NOTHING
+
+
+class Others:
+    """A group whose other workers gave these numbers."""
+
+    workers = 3
+
+    def __init__(self, *given):
+        self.given = given
+
+    def give(self, kind, numbers):
+        assert kind == learning.STATISTIC
+        return lambda: [numbers, *self.given]
+
+
+def test_where_several_workers_learn_the_moments_are_those_of_all_their_rows():
+    parts = np.split(np.random.default_rng(0).normal([5.0, -3.0, 0.0], [2.0, 0.1, 1.0], (12, 3)), [4, 9])
+    second, nobodys = merge(NOTHING, parts[1]), nothing(3)
+    others = [np.concatenate(one, axis=None) for one in (second, nobodys)]
+    with learning.learning_in(Others(*others)):
+        found = merge(merge(NOTHING, parts[2]), parts[0])
+        with learning.alone():
+            assert merge(NOTHING, parts[0]).rows == 4
+    expected = functools.reduce(merge, [parts[2], parts[1], parts[0], parts[1]], NOTHING)
+    np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-9)
+    np.testing.assert_allclose(found.variance, expected.variance, rtol=1e-9)
+    assert found.rows == expected.rows == 17
+
+
+def test_a_worker_without_rows_learns_the_moments_of_the_others():
+    rows = np.array([[0.0, 2.0, 7.0], [4.0, 2.0, 9.0]])
+    with learning.learning_in(Others(np.concatenate(merge(NOTHING, rows), axis=None))):
+        found = merge(NOTHING, np.empty((0, 3)))
+    assert (found.mean.tolist(), found.variance.tolist(), found.rows) == ([2, 2, 8], [4, 0, 1], 2)
 
 
 def test_rows_of_another_width_are_refused():

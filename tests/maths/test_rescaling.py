@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from mlxe_async.maths.rescaling import EPSILON, h, h_inverse
+from mlxe_async.maths.rescaling import h, h_inverse
 
+EPSILON = 0.001
 RETURNS = np.concatenate([[0.0], *((-(10.0**k), 10.0**k) for k in np.arange(-6, 7.0))])
 
 

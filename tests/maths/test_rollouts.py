@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from mlxe_async.maths import rollouts
+from mlxe_async.maths import rollouts, together
 from mlxe_async.maths.rollouts import columns, ends, following, unknown
 
 
@@ -80,6 +80,42 @@ def test_shuffled_rows_come_once_an_epoch_in_another_order_and_belong_together()
     assert len({tuple(order) for order in orders}) == 3
     whole = np.random.default_rng(0).permutation(10).tolist()
     assert orders[0] == whole
+
+
+class Listening:
+    """A group of one worker that notes what it gives."""
+
+    workers = 1
+
+    def __init__(self):
+        self.given = []
+
+    def give(self, kind, numbers):
+        self.given.append((kind, numbers.tolist()))
+        return lambda: [numbers]
+
+
+def rows_of_gradients(pieces):
+    """By how much the gradient of each piece counts where several workers learn together."""
+    with together.learning_in(group := Listening()):
+        for _ in pieces:
+            together.gradient(np.zeros(1))
+    return [numbers[0] for kind, numbers in group.given if kind == together.GRADIENT]
+
+
+def test_a_gradient_counts_by_the_valid_rows_of_its_piece():
+    valid = np.ones((4, 6), bool)
+    valid[1:, 5] = False
+    assert rows_of_gradients(columns({"valid": valid}, 11)) == [12, 9]
+    rows = {"a": torch.arange(10), "b": torch.zeros(10, 3)}
+    assert rows_of_gradients(rollouts.shuffled(rows, 4, 2, np.random.default_rng(0))) == [5, 5, 5, 5]
+
+
+def test_a_column_is_spread_without_its_gradient():
+    column = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    found = rollouts.spread({"valid": np.array([[True, False], [True, True]])}, column, elsewhere=-7.0)
+    assert found.tolist() == [[1, -7], [2, 3]]
+    assert found.dtype == np.float64
 
 
 def test_fewer_rows_than_a_minibatch_are_one():

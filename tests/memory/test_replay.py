@@ -369,6 +369,21 @@ def test_a_local_plan_is_of_the_rows_of_its_lane_alone():
     assert set(np.concatenate(drawn).tolist()) == {0, 2}
 
 
+def test_the_rows_of_a_local_plan_weigh_by_their_shares_of_the_lane():
+    memory, _ = make(lanes=2, envs=1, stream_rows=8, batch_rows=3, plan_slots=2)
+    for lane in (0, 1):
+        rows = block([(0, lane, step, "terminated" if step == 4 else "") for step in range(5)])
+        memory.ingest(lane, 0, 1, rows, derive, drop_open=True)
+    memory.begin_phase(40)
+    share = np.arange(1.0, 11.0)
+    plan = memory.draw(3, 4, 3, beta=0.5, share=share / share.sum(), lane=1, is_local=True)
+    assert plan["updates"] == 4
+    for k in range(4):
+        columns = memory.gather(plan, k)[0]
+        of_row = share[5 + columns["step"]]
+        np.testing.assert_allclose(columns["weight"], np.sqrt(of_row.min() / of_row), rtol=1e-6)
+
+
 def test_rows_come_with_the_priority_that_was_derived_and_are_drawn_by_it():
     derived = RowLayout((*DERIVED.columns, Column(INITIAL, "<f4")))
     shape = ReplayShape(1, 1, 16, 8, 6, 64, 8, COLUMNS.to_json(), derived.to_json())

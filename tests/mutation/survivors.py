@@ -60,7 +60,7 @@ FILES = {
         f"{PACKAGE}/algorithms/{name}.py": "tests/algorithms"
         for name in (
             *("ppo", "dqn", "c51", "rainbow", "sac", "td3", "ddpg", "a2c", "impala", "reinforce", "apex"),
-            *("q_learning", "sarsa", "mlxe/actor", "mlxe/critics", "mlxe/exploration", "mlxe/fields", "mlxe/paper"),
+            *("q_learning", "sarsa", "mlxe/critics", "mlxe/exploration", "mlxe/fields", "mlxe/paper"),
             *(
                 "mlxe/returns",
                 "parts/replay",
