@@ -136,8 +136,8 @@ class Learner(Table):
     products: Literal["auto", "numpy", "torch"] = key(
         "auto",
         "What that code multiplies matrices of dense layers by: torch shares a product among the threads, numpy has "
-        'one, but is faster where a side is short, or the processor is of AMD. "auto": the faster one, which follows '
-        "from shapes, threads and the processor.",
+        'one, but is faster where a side is short, or the processor is of AMD with AVX-512. "auto": the faster one, '
+        "which follows from shapes, threads and the processor.",
         ALLOWED,
     )
     audit_every: int = key(

@@ -24,7 +24,7 @@ def on(monkeypatch):
     """Have products be chosen as on a processor of a maker, with a number of threads."""
 
     def on(maker, threads=1):
-        monkeypatch.setattr(products, "is_mkl_on_amd", lambda: maker == "AMD")
+        monkeypatch.setattr(products, "is_numpy_faster", lambda: maker == "AMD with AVX-512")
         monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
         products.multiply_by("auto")
 
@@ -83,9 +83,9 @@ def test_the_choice_follows_from_the_shape(on, rows, inputs, outputs, by):
         torch.testing.assert_close(out, left @ right)
 
 
-def test_on_amd_numpy_multiplies_alone_unless_threads_share_a_product(on):
+def test_on_amd_with_avx512_numpy_multiplies_alone_unless_threads_share_a_product(on):
     for threads, by in ((1, "matmul"), (2, "bmm")):
-        on("AMD", threads)
+        on("AMD with AVX-512", threads)
         left, right, out = torch.randn(2, 64, 64), torch.randn(2, 64, 64), torch.empty(2, 64, 64)
         assert products.product(left, right, out).func.__name__ == by
         assert products.by_torch(auto=True) is (by == "bmm")
@@ -95,17 +95,23 @@ def test_on_amd_numpy_multiplies_alone_unless_threads_share_a_product(on):
         )
 
 
-def test_the_maker_is_read_where_the_kernel_tells_it(monkeypatch, tmp_path):
-    told = {"AMD": "vendor_id\t: AuthenticAMD\n", "Intel": "vendor_id\t: GenuineIntel\n", "nothing": None}
+@pytest.mark.parametrize(
+    ("told", "is_faster"),
+    [
+        ("vendor_id\t: AuthenticAMD\nflags\t: avx2 avx512f avx512dq\n", True),
+        ("vendor_id\t: AuthenticAMD\nflags\t: avx avx2\n", False),
+        ("vendor_id\t: GenuineIntel\nflags\t: avx2 avx512f\n", False),
+        (None, False),
+    ],
+)
+def test_maker_and_features_are_read_where_the_kernel_tells_them(monkeypatch, tmp_path, told, is_faster):
+    if told is not None:
+        (tmp_path / "cpuinfo").write_text(told)
+    monkeypatch.setattr(products, "Path", lambda _place: tmp_path / "cpuinfo")
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
-    for maker, text in told.items():
-        if text is not None:
-            (tmp_path / maker).write_text(text)
-        monkeypatch.setattr(products, "Path", lambda _place, maker=maker: tmp_path / maker)
-        assert products.is_mkl_on_amd.__wrapped__() is (maker == "AMD")
+    assert products.is_numpy_faster.__wrapped__() is is_faster
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: False)
-    monkeypatch.setattr(products, "Path", lambda _place: tmp_path / "AMD")
-    assert not products.is_mkl_on_amd.__wrapped__()  # such a torch multiplies by what numpy has
+    assert not products.is_numpy_faster.__wrapped__()  # such a torch multiplies by what numpy has
 
 
 @pytest.mark.parametrize(("threads", "words"), [(1, "torch in 1 thread"), (2, "torch in 2 threads")])
