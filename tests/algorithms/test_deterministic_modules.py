@@ -80,7 +80,9 @@ def test_parts_by_name_will_do_as_well():
 
 
 @pytest.mark.parametrize("name", REGISTRY)
-@pytest.mark.parametrize("extra", [{}, {"normalise": True}, {"layer_norm": True, "noisy": True}])
+@pytest.mark.parametrize(
+    "extra", [{}, {"normalise": True}, {"layer_norm": True, "noisy": True}, {"common": (9, 6), "layers": (9, 6)}]
+)
 def test_what_acts_is_told_without_making_it(name, extra):
     spaces = ONE
     if name in ("ddpg", "td3"):

@@ -42,6 +42,24 @@ def windows(rows, starts, length):
     return {name: column[chosen] for name, column in rows.items()} | {"valid": valid}
 
 
+def test_a_learner_that_takes_up_published_weights_learns_on_from_them_with_all_networks():
+    settings = {"average": 0.3, "target": "every_k"}
+    shown, heir = learner(**settings), learner(seed=2, **settings)
+    heir.set_weights(shown.weights())
+    for network in (heir.network, heir.learned, heir.target):
+        torch.testing.assert_close(flat_of_network(network), flat_of_network(shown.network), rtol=0, atol=0)
+
+
+def test_the_module_that_is_exported_normalises_before_the_layers_that_both_networks_share():
+    algorithm = learner(normalise=True, common=(6,), policy=(5,), value=())
+    algorithm.set_moments(Moments(np.array([1.0, -2.0, 0.0, 3.0]), np.array([4.0, 0.5, 1.0, 9.0]), 100.0))
+    obs = np.random.default_rng(0).normal(size=(10, 4)).astype(np.float32)
+    with torch.no_grad():
+        found = algorithm.module()(torch.from_numpy(obs))
+        expected = algorithm.network(torch.from_numpy(obs))
+    torch.testing.assert_close((found["actor"], found["critic"]), expected)
+
+
 def test_the_policy_loss_pushes_by_the_advantage_and_not_through_it():
     log_prob = torch.tensor([-0.5, -1.0], requires_grad=True)
     advantage = torch.tensor([2.0, -3.0], requires_grad=True)

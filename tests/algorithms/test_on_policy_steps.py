@@ -9,6 +9,7 @@ from plain import Plain, assert_same_way, generator_of, tensor
 from test_ppo_steps import advantages, ends_of, rollout
 
 from mlxe_async.algorithms import Clock, a2c, load_algorithm, reinforce
+from mlxe_async.maths import together
 from mlxe_async.maths.reward_scaling import discounted
 from mlxe_async.rows import Spaces
 
@@ -311,6 +312,38 @@ def test_a_run_goes_on_with_the_mean_return_that_truncated_episodes_are_valued_b
     for one in (first, heir):
         one.update(episodes(1), Clock(updates=1))
     np.testing.assert_array_equal(first.weights(), heir.weights())
+
+
+def test_the_mean_return_of_a_team_counts_each_workers_by_its_rows():
+    algorithm, rows = learner("reinforce", baseline="mean", discount=1.0), episodes()
+
+    class Team:
+        workers = 2
+
+        def give(self, kind, numbers):  # another worker has a mean of 10 in 6 rows, and nothing else to say
+            return lambda: [numbers, np.array([60.0, 6.0]) if len(numbers) == 2 else np.zeros_like(numbers)]
+
+    with together.learning_in(Team()):
+        algorithm.with_returns(rows)
+    to_go = returns_to_go(rows, 1.0, np.zeros(rows["reward"].shape))[rows["valid"]]
+    assert len(to_go) == 34
+    assert algorithm.mean_return == pytest.approx((to_go.sum() + 60) / (len(to_go) + 6))
+
+
+@pytest.mark.parametrize("name", ON_POLICY)
+def test_what_is_told_of_a_loss_holds_no_graph(name, monkeypatch):
+    algorithm, told = learner(name), []
+    loss = algorithm.loss
+
+    def heard(rows):
+        total, found = loss(rows)
+        told.extend(found.values())
+        return total, found
+
+    monkeypatch.setattr(algorithm, "loss", heard)
+    algorithm.update(episodes() if name == "reinforce" else rollout(), Clock())
+    assert len(told) >= 2
+    assert not any(one.requires_grad for one in told)
 
 
 def test_only_whole_episodes_are_learned_from():

@@ -26,7 +26,7 @@ CASES = [
     ("dqn", {**ALL, "value_scale": "survival", "average": 0.3}),
     ("dqn", {**ALL, "layers": (), "n_step": 1, "double": False}),
     ("c51", ATOMS | {"average": 0.3}),
-    ("c51", {**ATOMS, "dueling": True, "prioritised": True, "return_scale": 0.5}),
+    ("c51", {**ATOMS, "double": True, "dueling": True, "prioritised": True, "return_scale": 0.5}),
     ("rainbow", ATOMS),
     ("rainbow", {**ATOMS, "layers": (5,), "average": 0.3, "max_gradient_norm": 0.0}),
     ("rainbow", {**ATOMS, "noisy": False, "double": False}),
