@@ -149,7 +149,7 @@ class Sampler:
         call: int,
         lane: int | None,
         *,
-        is_local: bool = False,
+        is_local: bool,
     ) -> dict[str, Any]:
         """Write a plan and return its address; see `ReplayMemory.draw`."""
         books = self._books
@@ -162,8 +162,7 @@ class Sampler:
         if is_local and lane is not None:
             first, stop = books.positions_of(lane)
             held = stop - first
-            if share is not None and held:
-                share = share[first:stop] / share[first:stop].sum()
+            share = share if share is None else share[first:stop]
         rows = min(batch_rows, held, self._most_rows)
         if not rows or not updates:
             index: Array = np.zeros((0, rows), np.int64)
