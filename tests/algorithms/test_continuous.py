@@ -163,6 +163,17 @@ def test_critics_begin_apart_and_their_targets_alike(name):
     assert not torch.equal(flat_of(critics=other.critics), flat_of(critics=algorithm.critics))
 
 
+@pytest.mark.parametrize(("name", "last"), [("sac", 0.1), ("td3", 0.02), ("ddpg", 0.02)])
+def test_weights_begin_uniform_as_glorot_has_them_and_those_of_the_last_layer_of_actors_smaller(name, last):
+    kind = load_algorithm(name)
+    made = kind(kind.Settings(layers=(64,)), BOX, seed=1, learns=True)
+    for network, share in ((made.actor, last), *((critic, 1.0) for critic in made.critics)):
+        for layer, factor in zip((one for one in network if hasattr(one, "weight")), (1.0, share), strict=True):
+            bound = factor * math.sqrt(6 / sum(layer.weight.shape))
+            assert 0.8 * bound < layer.weight.abs().max() <= bound
+            assert not layer.bias.any()
+
+
 def test_no_action_is_rounded_beyond_its_bounds():
     """Of so many bounds some are missed by low + (high - low) in single precision."""
     low, high = np.random.default_rng(0).uniform((-9, 0), (0, 9), (500, 2)).astype(np.float32).T
