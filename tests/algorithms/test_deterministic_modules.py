@@ -93,3 +93,13 @@ def test_what_acts_is_told_without_making_it(name, extra):
     settings = kind.Settings(**{key: value for key, value in extra.items() if key in kind.Settings.model_fields})
     made = kind(settings, spaces, seed=0, learns=False)
     assert list(kind.parameters_for(settings, spaces)) == list(made.parameters)
+
+
+@pytest.mark.parametrize("name", ["a2c", "impala", "ppo", "reinforce"])
+@pytest.mark.parametrize("extra", [{}, {"common": (9, 6), "policy": (5,), "layer_norm": True}, {"policy": (8, 4)}])
+@pytest.mark.parametrize("deviation", ["free", "computed"])
+def test_deviations_of_numbers_are_told_without_making_them(name, extra, deviation):
+    kind = load_algorithm(name)
+    settings = kind.Settings(deviation=deviation, **extra)
+    made = kind(settings, BOX, seed=0, learns=False)
+    assert list(kind.parameters_for(settings, BOX)) == list(made.parameters)

@@ -301,6 +301,25 @@ def test_a_memory_draws_nothing_but_the_beginnings_of_sequences():
         np.testing.assert_allclose(batch["weight"], 1.0)
 
 
+def test_segments_are_derived_together_as_each_alone():
+    learner, segments = made(), played(made(learns=False))
+    whole = {name: np.concatenate([one[name] for one in segments]) for name in segments[0]}
+    together = learner.derive_many(whole, np.array([len(one["reward"]) for one in segments]))
+    alone = [learner.derive(one) for one in segments]
+    for name, column in together.items():
+        np.testing.assert_array_equal(column, np.concatenate([one[name] for one in alone]))
+    assert together["first"].sum() == len(segments) >= 3
+
+
+def test_rows_without_weights_count_alike():
+    learner = shaken(made())
+    batch, _ = windows(learner, played(made(learns=False)))
+    alike = batch | {"weight": np.ones_like(batch["weight"])}
+    del batch["weight"]
+    loss, expected = (learner.loss(in_double(learner, rows))[0].item() for rows in (batch, alike))
+    assert loss == expected > 0
+
+
 def test_priorities_are_mostly_the_largest_error():
     learned = np.array([[1, 0, 0], [1, 1, 0], [0, 1, 0]], bool)
     found = sequences.priorities(np.array([1.0, -3.0, 2.0, 6.0]), learned)
