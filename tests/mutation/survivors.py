@@ -50,29 +50,23 @@ WANTED = 0.97
 LIMIT_S = 60.0
 
 MATHS = (
-    *("annealing", "categorical", "correction", "distributional", "gradients", "normaliser", "priorities"),
-    *("baselines", "outliers", "rescaling", "returns", "reward_scaling", "rollouts", "symmetry", "vtrace"),
+    *("annealing", "baselines", "categorical", "correction", "delay_compensation", "distributional", "gradients"),
+    *("metrics", "normaliser", "outliers", "priorities", "rescaling", "returns", "reward_scaling", "rollouts"),
+    *("symmetry", "vtrace"),
+)
+PAPERS = (
+    *("ppo", "dqn", "c51", "rainbow", "sac", "td3", "ddpg", "a2c", "impala", "reinforce", "apex", "q_learning"),
+    *("sarsa", "mlxe/paper"),
+)
+PARTS = (
+    *("mlxe/critics", "mlxe/exploration", "mlxe/fields", "mlxe/returns", "parts/continuous", "parts/deterministic"),
+    *("parts/exploration", "parts/layers", "parts/on_policy", "parts/policies", "parts/recurrent", "parts/replay"),
+    *("parts/sequences", "parts/soft", "parts/tabular", "parts/value_based", "parts/value_networks"),
 )
 FILES = {
     **{f"{PACKAGE}/maths/{name}.py": "tests/maths" for name in MATHS},
     **{f"{PACKAGE}/memory/{name}.py": "tests/memory" for name in ("priorities", "sampling", "sum_tree")},
-    **{
-        f"{PACKAGE}/algorithms/{name}.py": "tests/algorithms"
-        for name in (
-            *("ppo", "dqn", "c51", "rainbow", "sac", "td3", "ddpg", "a2c", "impala", "reinforce", "apex"),
-            *("q_learning", "sarsa", "mlxe/critics", "mlxe/exploration", "mlxe/fields", "mlxe/paper"),
-            *(
-                "mlxe/returns",
-                "parts/replay",
-                "parts/layers",
-                "parts/value_based",
-                "parts/continuous",
-                "parts/exploration",
-                "parts/on_policy",
-            ),
-            *("parts/policies", "parts/recurrent", "parts/sequences", "parts/tabular", "parts/value_based"),
-        )
-    },
+    **{f"{PACKAGE}/algorithms/{name}.py": "tests/algorithms" for name in (*PAPERS, *PARTS)},
     **{f"{PACKAGE}/networks/{name}.py": "tests/algorithms" for name in ("cells", "dilated", "recurrence")},
 }
 """File -> folder of its tests."""

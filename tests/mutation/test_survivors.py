@@ -19,6 +19,7 @@ from survivors import (
     swapped,
 )
 
+from mlxe_async.algorithms import REGISTRY, load_algorithm
 from mlxe_async.maths import annealing, returns, vtrace
 
 MATHS = f"{PACKAGE}/maths"
@@ -29,6 +30,11 @@ def mutant(name, after):
     text = (ROOT / file).read_text()
     (found,) = [one for one in mutants(ROOT / file, name=file) if one.after == after]
     return found, text
+
+
+def test_every_built_in_algorithm_is_asked_and_every_file_is_there():
+    assert {load_algorithm(name).__module__.replace(".", "/") + ".py" for name in REGISTRY} <= {*FILES}
+    assert [name for name in FILES if not (ROOT / name).is_file()] == []
 
 
 @pytest.fixture
