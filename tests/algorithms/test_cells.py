@@ -314,3 +314,8 @@ def test_several_steps_in_one_call_are_one_step_after_the_other(kind, layers):
         output, state = made(seen, state)
         torch.testing.assert_close(output, expected, rtol=0, atol=1e-12)
     torch.testing.assert_close(state, after, rtol=0, atol=1e-12)
+
+
+def test_where_nothing_is_said_a_dilated_lstm_has_one_layer_and_eight_cores():
+    made = Dilated(INPUTS, SIZE)
+    assert (made.cores, made.core.layers.num_layers, made.entries) == (8, 1, 8 * 2 * SIZE + 1)

@@ -8,6 +8,7 @@ import torch
 from gymnasium import spaces as gym_spaces
 
 from mlxe_async.algorithms import Acting, Clock, load_algorithm
+from mlxe_async.algorithms.parts import tabular
 from mlxe_async.rows import Spaces
 from mlxe_async.tasks.observing import packing_of
 
@@ -250,3 +251,11 @@ def test_acting_draws_what_its_log_probability_says():
     for action in range(ACTIONS):
         chosen = rows["action"] == action
         assert np.exp(rows["log_prob"][chosen]).mean() == pytest.approx(chosen.mean(), abs=0.01)
+
+
+def test_a_table_holds_as_many_entries_as_it_may_and_not_one_more(monkeypatch):
+    monkeypatch.setattr(tabular, "MOST_ENTRIES", STATES * ACTIONS)
+    assert agent("sarsa").values.shape == (STATES, ACTIONS)
+    monkeypatch.setattr(tabular, "MOST_ENTRIES", STATES * ACTIONS - 1)
+    with pytest.raises(ValueError, match="5 states and 3 actions, expected at most 14 entries"):
+        agent("sarsa")
