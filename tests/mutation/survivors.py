@@ -2,7 +2,8 @@
 
 Each mutant of `mutants.py` is put in place of its module in a process of its own, and the tests of the file's folder
 run against it until one fails. What is left survives: a test is missing there, or the mutant is equivalent, which
-`equivalent.toml` says with the reason. The program ends with 1 if fewer than 97 % of the others are killed.
+`equivalent.toml` says with the reason; these are asked by `--equivalent-too` alone, because each takes all of its tests.
+The program ends with 1 if fewer than 97 % of the others are killed.
 
 A process that has collected the tests once is forked for each mutant. There the code of the changed function is
 exchanged; only tests that call the function run, fast ones first. Where a change lies outside of all functions, the
@@ -482,10 +483,12 @@ def table(asked: Sequence[Mutant], results: Results, alike: dict[tuple[str, str,
     counts: dict[str, list[int]] = {}
     for one in asked:
         line = results.of(one, tests_once(FILES[one.file]))
+        is_alike = (one.file, one.before, one.after) in alike
         row = counts.setdefault(one.file, [0, 0, 0])
-        if line is not None:
-            survived = line["outcome"] == "survived"
-            row[0 if not survived else 1 if (one.file, one.before, one.after) in alike else 2] += 1
+        if line is not None and line["outcome"] != "survived":
+            row[0] += 1
+        elif line is not None or is_alike:
+            row[1 if is_alike else 2] += 1
     print(f"\n{'file':42}{'killed':>8}{'equivalent':>12}{'surviving':>11}{'share':>9}")
     everything = [sum(column) for column in zip([0, 0, 0], *counts.values(), strict=True)]
     for name, row in [*counts.items(), ("all", everything)]:
@@ -520,6 +523,7 @@ def main() -> int:
     parser.add_argument("--sample", type=int, help="only so many mutants, drawn by --seed")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--list", action="store_true", help="print each survivor")
+    parser.add_argument("--equivalent-too", action="store_true", help="run tests against equivalent ones as well")
     parser.add_argument("--afresh", action="store_true", help="believe nothing that was found before")
     parser.add_argument("--results", type=Path, default=ROOT / "build/mutation/survivors.jsonl")
     parser.add_argument("--equivalent", type=Path, default=HERE / "equivalent.toml")
@@ -535,6 +539,8 @@ def main() -> int:
     if options.sample is not None and options.sample < len(asked):
         asked = random.Random(options.seed).sample(asked, options.sample)  # noqa: S311 - a sample, no secret
     pending = [one for one in asked if results.of(one, tests_once(FILES[one.file])) is None]
+    if not options.equivalent_too:
+        pending = [one for one in pending if (one.file, one.before, one.after) not in alike]
     began = time.monotonic()
     import torch  # once, for all children
 
