@@ -83,7 +83,7 @@ class Dilated(nn.Module):
         index = np.where(source >= 0, after, np.where(source == _ZERO, width, before))
         asked, which = np.unique(index[where.kept], return_inverse=True)
         rows = asked[asked > width] - width - 1
-        flags = np.zeros((3, max(number, default=-1) + 1, width), bool)
+        flags = np.zeros((3, max(number, default=0) + 1, width), bool)
         for flag, places in zip(flags, (place, place[begins[where.valid]], place[order][rows]), strict=True):
             flag.reshape(-1)[places] = True
         begun = self._apart(where.state).flatten(0, 1)

@@ -319,3 +319,11 @@ def test_several_steps_in_one_call_are_one_step_after_the_other(kind, layers):
 def test_where_nothing_is_said_a_dilated_lstm_has_one_layer_and_eight_cores():
     made = Dilated(INPUTS, SIZE)
     assert (made.cores, made.core.layers.num_layers, made.entries) == (8, 1, 8 * 2 * SIZE + 1)
+
+
+@pytest.mark.parametrize(("kind", "layers"), KINDS)
+def test_sequences_without_a_row_have_no_outputs_and_no_states(kind, layers):
+    made, none = cell(kind, layers), np.zeros((4, 2), bool)
+    state = torch.ones(2, made.entries)
+    outputs, states = made.through(torch.empty(0, INPUTS), Sequences(none, none, none, state))
+    assert (outputs.shape, states.shape) == ((0, SIZE), (0, made.entries))

@@ -10,7 +10,7 @@ from plain import generator_of
 from mlxe_async.algorithms import Acting, Clock, load_algorithm
 from mlxe_async.algorithms.distributions import TanhGaussian
 from mlxe_async.algorithms.parts.continuous import td_target
-from mlxe_async.algorithms.parts.soft import considered, earned
+from mlxe_async.algorithms.parts.soft import considered, earned, halves
 from mlxe_async.algorithms.sac import SAC, SACSettings, soft_value, temperature_loss
 from mlxe_async.algorithms.state import as_written
 from mlxe_async.rows import Spaces
@@ -283,3 +283,10 @@ def test_it_is_found_by_its_other_names(typed, meant):
 
     with pytest.raises(SettingsError, match=f'did you mean "{meant}"'):
         load_algorithm(typed)
+
+
+def test_outputs_are_halved_along_the_last_axis_whatever_lies_before_it():
+    outputs = np.arange(2 * 3 * 4).reshape(2, 3, 4)
+    first, second = halves(outputs)
+    np.testing.assert_array_equal(first, outputs[:, :, :2])
+    np.testing.assert_array_equal(second, outputs[:, :, 2:])

@@ -2,8 +2,8 @@
 
 Each mutant of `mutants.py` is put in place of its module in a process of its own, and the tests of the file's folder
 run against it until one fails. What is left survives: a test is missing there, or the mutant is equivalent, which
-`equivalent.toml` says with the reason; these are asked by `--equivalent-too` alone, because each takes all of its tests.
-The program ends with 1 if fewer than 97 % of the others are killed.
+`equivalent.toml` says with the reason; each of these takes all of its tests, so only `--equivalent-too` asks them. The
+program ends with 1 if fewer than 97 % of the others are killed.
 
 A process that has collected the tests once is forked for each mutant. There the code of the changed function is
 exchanged; only tests that call the function run, fast ones first. Where a change lies outside of all functions, the

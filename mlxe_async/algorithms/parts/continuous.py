@@ -206,7 +206,7 @@ class Continuous(Algorithm):
         return {"action": self.bounded(unit), "raw_action": raw.astype(np.float32), "log_prob": log_prob}
 
     def bounded(self, unit: Array) -> Array:
-        """Actions in [-1, 1] (..., D) as the environment takes them (..., *shape)."""
+        """Actions (..., D), cut to [-1, 1], as the environment takes them (..., *shape)."""
         low, high = self.spaces.bounds
         action = (low + 0.5 * (unit + 1) * (high - low)).astype(np.float32).clip(low, high)  # rounding may lead beyond
         return np.asarray(action.reshape((*unit.shape[:-1], *self.spaces.action_shape)))

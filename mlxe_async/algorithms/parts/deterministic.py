@@ -56,5 +56,5 @@ def acted(algorithm: Any, obs: Array, rng: np.random.Generator, acting: Acting) 
     if s.noise == "ou":  # x' = (1 - pull) x + deviation * N(0, 1); an episode begins at x = 0
         noise += (1 - s.noise_pull) * acting.carry["noise"]
         acting.carry["noise"][...] = noise
-    found: Rows = {"action": algorithm.bounded((unit + noise).clip(-1, 1)), "log_prob": log_prob}
+    found: Rows = {"action": algorithm.bounded(unit + noise), "log_prob": log_prob}
     return found
