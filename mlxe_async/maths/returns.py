@@ -236,7 +236,7 @@ def _carried_back(value: Doubles, factor: Doubles) -> Doubles:
     """y[t] = value[t] + factor[t] y[t + 1] over the first axis, in place of both; the last factor does not count.
 
     By doubling, in log2(T) passes over whole arrays (Hillis and Steele 1986): after the pass of distance d, `value` is
-    the sum over 2 d rows, and `factor` what is carried back over as many, where so many follow. One row after the other
+    the sum over 2 d rows, and `factor` what is carried back over as many, where they follow. One row after the other
     takes two calls of numpy for each.
     """
     distance = 1
