@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from mlxe_async.algorithms import Acting
 from mlxe_async.algorithms.mlxe.exploration import ExplorationFields, epsilon
 from mlxe_async.algorithms.mlxe.paper import MLxE, MLxESettings
-from mlxe_async.algorithms.parts.exploration import mixture
+from mlxe_async.algorithms.parts.exploration import held_columns, mixture
 from mlxe_async.rows import Spaces
 
 LOG_PROBS = np.log(np.array([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]], np.float32))
@@ -125,3 +125,13 @@ def test_mixtures_of_several_versions_are_those_of_each(behaviour):
 
 def test_what_is_never_done_has_the_probability_of_one_in_a_million_million():
     assert mixture(LOG_PROBS, "epsilon_greedy", 0.0)[0, 1] == pytest.approx(np.log(1e-12))
+
+
+def test_actions_of_boxes_are_carried_where_they_are_held_for_more_than_a_step():
+    box, choice = (
+        Spaces((3,), action_shape=(2,), action_low=(-1.0,) * 2, action_high=(1.0,) * 2),
+        Spaces((3,), actions=2),
+    )
+    assert [len(held_columns(steps, box)) for steps in (1, 2, 3)] == [0, 1, 1]
+    assert held_columns(2, box)[0].shape == (3,)  # the action, and the steps left
+    assert held_columns(2, choice) == ()

@@ -102,3 +102,12 @@ def test_at_lag_0_all_ways_are_plain_steps(task):
     plain = left_over(problem, None, lag=0)
     for kind in STRENGTHS:
         assert left_over(problem, DelayCompensation(LAG, kind=kind), lag=0) == pytest.approx(plain, abs=1e-6)
+
+
+def test_the_adaptive_strength_is_divided_by_the_root_of_a_running_mean_square():
+    how, now = DelayCompensation(4, strength=0.5), np.array([1.0, 2.0, -1.0], np.float32)
+    how.note(0, np.zeros(3, np.float32))
+    first, second = np.array([[0.3, -2.0, 1e-4], [-0.1, 1.0, 2e-4]], np.float32)
+    for gradient, square in ((first, first**2), (second, 0.95 * first**2 + 0.05 * second**2)):
+        expected = gradient + 0.5 / np.sqrt(square + 1e-7) * gradient**2 * now
+        np.testing.assert_allclose(how.applied(gradient, now, 0), expected, rtol=1e-5)

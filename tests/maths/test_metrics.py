@@ -44,6 +44,7 @@ def test_explained_variance_is_a_number_where_all_targets_are_alike():
     assert metrics.explained_variance(error, alike).item() == pytest.approx(1 - 1 / (1e-6 * 1e4), rel=1e-3)
     assert metrics.explained_variance(error, 0 * alike).item() == pytest.approx(1 - 1 / 1e-12, rel=1e-3)
     assert metrics.explained_variance(0 * error, 0 * alike).item() == 1
+    assert metrics.explained(1.0, 0 * alike.numpy()) == pytest.approx(1 - 1 / 1e-12, rel=1e-3)
     assert metrics.explained(1.0, alike.numpy()) == pytest.approx(1 - 1 / (1e-6 * 1e4), rel=1e-3)
 
 
@@ -51,6 +52,11 @@ def test_a_tensor_of_several_numbers_is_told_by_its_quantiles():
     found = metrics.spread({"loss": torch.tensor(2.0), "gain": torch.arange(101.0).reshape(1, 101), "rate": 0.5})
     gains = {"gain.min": 0.0, "gain.p10": 10.0, "gain.p50": 50.0, "gain.p90": 90.0, "gain.max": 100.0}
     assert {name: float(value) for name, value in found.items()} == pytest.approx({"loss": 2.0, **gains, "rate": 0.5})
+    pair = metrics.spread({"gain": torch.tensor([3.0, 1.0], requires_grad=True)})
+    assert {name: float(value) for name, value in pair.items()} == pytest.approx(
+        {"gain.min": 1.0, "gain.p10": 1.2, "gain.p50": 2.0, "gain.p90": 2.8, "gain.max": 3.0}
+    )
+    assert not any(value.requires_grad for value in pair.values())
     assert float(metrics.spread({"large": torch.arange(3_000_000.0)})["large.p50"]) == pytest.approx(1.5e6, rel=1e-3)
 
 
