@@ -162,7 +162,8 @@ class Sampler:
         if is_local and lane is not None:
             first, stop = books.positions_of(lane)
             held = stop - first
-            share = share if share is None else share[first:stop]
+            if share is not None:
+                share = share[first:stop]
         rows = min(batch_rows, held, self._most_rows)
         if not rows or not updates:
             index: Array = np.zeros((0, rows), np.int64)

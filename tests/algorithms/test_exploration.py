@@ -128,10 +128,7 @@ def test_what_is_never_done_has_the_probability_of_one_in_a_million_million():
 
 
 def test_actions_of_boxes_are_carried_where_they_are_held_for_more_than_a_step():
-    box, choice = (
-        Spaces((3,), action_shape=(2,), action_low=(-1.0,) * 2, action_high=(1.0,) * 2),
-        Spaces((3,), actions=2),
-    )
+    box = Spaces((3,), action_shape=(2,), action_low=(-1.0,) * 2, action_high=(1.0,) * 2)
     assert [len(held_columns(steps, box)) for steps in (1, 2, 3)] == [0, 1, 1]
     assert held_columns(2, box)[0].shape == (3,)  # the action, and the steps left
-    assert held_columns(2, choice) == ()
+    assert held_columns(2, Spaces((3,), actions=2)) == ()

@@ -401,7 +401,7 @@ def test_ppo_learns_what_only_the_picture_or_only_the_numbers_say(answer):
         return chosen | {"obs": obs.reshape(steps, envs, -1), "reward": right}
 
     before, right = share_right(1, 64)["reward"].mean(), []
-    while len(right) < 60 and max(right, default=0.0) <= 0.95:
+    while len(right) < 24 and max(right, default=0.0) <= 0.95:
         rows = share_right(4, 16)
         flags = dict.fromkeys(("terminated", "valid"), np.ones((4, 16), bool))
         flags |= dict.fromkeys(("truncated", "cut"), np.zeros((4, 16), bool))

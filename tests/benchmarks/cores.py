@@ -35,7 +35,7 @@ from typing import Any
 
 import numpy as np
 from cores_model import GRADIENTS, KINDS, Costs, Work, executors_of, fitted, limit, of_two_batches, predicted
-from pools import processor
+from kept import processor
 from rate import ROOT, Sample, under, watched
 from recorded import RESULTS, append, lines_of
 

@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from pools import processor
+from kept import processor
 from rate import ROOT, watched
 
 HERE = Path(__file__).parent

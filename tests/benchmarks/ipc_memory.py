@@ -15,9 +15,9 @@ import platform
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
+from kept import processor
 
 from mlxe_async.ipc.shared import lanes, weights
 from mlxe_async.ipc.shared.lanes import LaneReader, LaneWriter, begin_epoch, format_lane, lane_bytes
@@ -202,14 +202,8 @@ def weights_table(seconds: float) -> None:
 
 
 def machine() -> str:
-    model = next(
-        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
-        platform.machine(),
-    )
-    return (
-        f"{model}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}, numpy {np.__version__}, "
-        f"load {os.getloadavg()[0]:.1f}"
-    )
+    python = f"Python {platform.python_version()}, numpy {np.__version__}"
+    return f"{processor()}, {len(os.sched_getaffinity(0))} cores, {python}, load {os.getloadavg()[0]:.1f}"
 
 
 def main() -> None:

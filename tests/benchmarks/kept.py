@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
+import os
 import platform
 import shlex
 import subprocess
@@ -44,11 +45,17 @@ COMMANDS = {
 }
 
 
+def processor() -> str:
+    """Name of the processor; of AMD's virtual ones, which are all called alike, with family and model."""
+    about = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
+    known = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in about)}
+    name = known.get("model name", platform.machine())
+    return f"{name} (family {known['cpu family']}, model {known['model']})" if name == "AMD EPYC" else name
+
+
 def machine() -> str:
     """Processor, cores, system and Python, in one line."""
-    models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-    processor = models[0].partition(":")[2].strip() if models else platform.machine()
-    return f"{len(models)} cores of {processor}, {platform.platform()}, Python {platform.python_version()}"
+    return f"{os.cpu_count()} cores of {processor()}, {platform.platform()}, Python {platform.python_version()}"
 
 
 def kept(command: str) -> str:

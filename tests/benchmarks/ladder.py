@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pools import processor
+from kept import processor
 from recorded import RESULTS, ROOT, Job, Record, append, lines_of, tabled, tell
 
 from mlxe_async import Supervisor, load_settings, read_log

@@ -15,10 +15,10 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from kept import processor
 from rate import ROOT, run
 
 from mlxe_async.cores import usable_cores
@@ -76,16 +76,6 @@ def turns(only: str) -> Iterator[tuple[str, Callable[..., float], str, int, str]
             for mode in modes:
                 if only in env:
                     yield measure.__name__, measure, env, count, mode
-
-
-def processor() -> str:
-    """The processor's name; with family and model where it has no number, as virtual machines often leave it out."""
-    about = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
-    known = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in about)}
-    name = known.get("model name", "unknown")
-    if name == "AMD EPYC":
-        return f"{name} (family {known.get('cpu family', '?')}, model {known.get('model', '?')})"
-    return name
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from pools import processor
+from kept import processor
 from rate import ROOT, TICKS, watched
 
 from mlxe_async.ipc.shared.pushes import PushPlaces, least_bytes

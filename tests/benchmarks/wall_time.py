@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from pools import processor
+from kept import processor
 from recorded import FINAL_EPISODES, FINAL_SEED, RESULTS, ROOT, Job, Record, append, lines_of, tabled, tell
 
 from mlxe_async import Supervisor, load_policy, load_settings

@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 import pytest
+from groups import Others
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,19 +33,6 @@ def test_moments_of_two_rows_in_numbers():
 
 def test_without_rows_nothing_changes():
     assert merge(NOTHING, np.empty((0, 3))) is NOTHING
-
-
-class Others:
-    """A group whose other workers gave these numbers."""
-
-    workers = 3
-
-    def __init__(self, *given):
-        self.given = given
-
-    def give(self, kind, numbers):
-        assert kind == learning.STATISTIC
-        return lambda: [numbers, *self.given]
 
 
 def test_where_several_workers_learn_the_moments_are_those_of_all_their_rows():

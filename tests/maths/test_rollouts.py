@@ -2,6 +2,7 @@
 
 import numpy as np
 import torch
+from groups import Others
 
 from mlxe_async.maths import rollouts, together
 from mlxe_async.maths.rollouts import columns, ends, following, unknown
@@ -82,22 +83,9 @@ def test_shuffled_rows_come_once_an_epoch_in_another_order_and_belong_together()
     assert orders[0] == whole
 
 
-class Listening:
-    """A group of one worker that notes what it gives."""
-
-    workers = 1
-
-    def __init__(self):
-        self.given = []
-
-    def give(self, kind, numbers):
-        self.given.append((kind, numbers.tolist()))
-        return lambda: [numbers]
-
-
 def rows_of_gradients(pieces):
     """By how much the gradient of each piece counts where several workers learn together."""
-    with together.learning_in(group := Listening()):
+    with together.learning_in(group := Others()):
         for _ in pieces:
             together.gradient(np.zeros(1))
     return [numbers[0] for kind, numbers in group.given if kind == together.GRADIENT]

@@ -35,7 +35,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from pools import processor
+from kept import processor
 
 from mlxe_async.analysis.statistics import bootstrap
 

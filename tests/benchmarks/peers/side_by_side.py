@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent / "scripts"))
 
 import compare
-from pools import processor
+from kept import processor
 from tasks_to_learn import ROWS
 
 from mlxe_async.analysis.statistics import bootstrap
