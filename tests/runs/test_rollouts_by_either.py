@@ -37,7 +37,7 @@ def test_where_all_wait_runs_repeat_themselves_and_equal_the_serial_one(live, gr
 @pytest.mark.parametrize("kind", ["ia", "oa"])
 def test_others_learn_from_rollouts_of_unequal_lengths(live, kind):
     schedule = {"kind": kind, "gradients": "executors"} if kind == "oa" else {"kind": kind}
-    result, lines = run(live, **schedule)
+    result, lines = run(live, steps=2500, **schedule)
     told = rollouts(lines)
     assert max(rows for rows, _ in told) <= EITHER["rollout_steps"]
     assert sum(rows for rows, _ in told) == result.steps
