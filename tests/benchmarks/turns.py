@@ -5,9 +5,12 @@ of their own, old new new old, each time in fresh processes, so that what other 
 are the medians, their ratio (new / old) and the median of the ratios of each pair, which noise disturbs least.
 
 Tables: fast (`settings/fast.toml`: ordinary and native environments, `oa` and `is`), ppo (the passes and minibatches of
-stable-baselines3, as in `peers/compare.py`), memory (replay memories), gpu (extras `atari` and `mujoco`; a
-round takes some six minutes: DQN on Breakout's pictures under `is`, and under `oa` with an executor for each core but
-three, learned on `--device`; SAC on HalfCheetah there and on the CPU). Rates of gpu are environment steps a second.
+stable-baselines3, as in `peers/compare.py`), memory (replay memories), updates (extra `atari`: SAC and TD3 on Pendulum
+with layers of 256 and batches of 256, an update a step; DQN on Breakout's pictures), start (`settings/oa.toml`: seconds
+from the command to the first step of an environment; less is better), gpu (extras `atari` and `mujoco`; a round takes
+some six minutes: DQN on Breakout's pictures under `is`, and under `oa` with an executor for each core but three,
+learned on `--device`; SAC on HalfCheetah there and on the CPU). Rates of updates and gpu are environment steps a
+second.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
@@ -26,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent / "peers"))
 import compare
 
 ROOT = Path(__file__).parents[2]
+START = "settings/oa.toml"
 
 
 def fast(vectorize: str, kind: str) -> list[str]:
@@ -36,6 +41,23 @@ def fast(vectorize: str, kind: str) -> list[str]:
 
 ONLY_OA = ("max_policy_lag", "max_owed_updates")
 FAST = {f"fast, {one} {kind}": fast(one, kind) for one in ("single", "native") for kind in ("oa", "is")}
+
+
+def stepping(file: str, start_s: int, changed: list[str]) -> tuple[str, list[str]]:
+    """Script and arguments for a rate of environment steps, measured after `start_s` and the warm-up."""
+    words = ["--row", "breakout-dqn", "--start", str(start_s), "--file", f"settings/{file}.toml"]
+    return "run_ours.py", words + [word for one in changed for word in ("--set", one)]
+
+
+def updates() -> dict[str, tuple[str, list[str]]]:
+    """Rows of the table updates: an update for each step of Pendulum, and pictures as in `peers/compare.py`."""
+    one = ["algorithm.layers=[256,256]", "algorithm.batch=256", "schedule.executors=1", "schedule.rollout_steps=8"]
+    pictures = ["algorithm.start_rows=1000", "memory.capacity_rows=10_000"]
+    return {
+        "sac Pendulum": stepping("sac-pendulum", 5, one),
+        "td3 Pendulum": stepping("td3-pendulum", 5, one),
+        "breakout-dqn": stepping("breakout-dqn", 30, pictures),
+    }
 
 
 def gpu(device: str) -> dict[str, tuple[str, list[str]]]:
@@ -50,11 +72,7 @@ def gpu(device: str) -> dict[str, tuple[str, list[str]]]:
         "sac HalfCheetah, cpu": ("sac-halfcheetah", 10, "cpu", cheetah),
     }
     return {
-        name: (
-            "run_ours.py",
-            ["--row", "breakout-dqn", "--start", str(start_s), "--file", f"settings/{file}.toml"]
-            + [word for one in (*changed, f"learner.device={there}", "learner.threads=1") for word in ("--set", one)],
-        )
+        name: stepping(file, start_s, [*changed, f"learner.device={there}", "learner.threads=1"])
         for name, (file, start_s, there, changed) in said.items()
     }
 
@@ -71,8 +89,12 @@ def rows(tables: list[str], device: str) -> dict[str, tuple[str, list[str]]]:
                 found[row] = (one.script, one.arguments)
     if "gpu" in tables:
         found |= gpu(device)
+    if "updates" in tables:
+        found |= updates()
     if "memory" in tables:
         found["memory"] = ("memory_ours.py", [])
+    if "start" in tables:
+        found["start, seconds"] = (START, [])
     return found
 
 
@@ -82,6 +104,8 @@ def measured(checkout: Path, script: str, words: list[str], seconds: float) -> d
     Raises:
         SystemExit: it failed; the end of what it said is told.
     """
+    if script == START:
+        return {"": started(checkout)}
     with tempfile.TemporaryDirectory() as folder:
         words = [_settings(checkout / word, words, folder) if word.endswith(".toml") else word for word in words]
         return _rates(checkout, script, words, seconds)
@@ -96,6 +120,28 @@ def _settings(file: Path, words: list[str], folder: str) -> str:
     return str(copy)
 
 
+def environment(checkout: Path) -> dict[str, str]:
+    """Environment variables of what runs in a checkout."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": str(checkout)}
+
+
+def started(checkout: Path) -> float:
+    """Seconds from the command to the first step of an environment, by the run's own log.
+
+    Raises:
+        SystemExit: the run failed; the end of what it said is told.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "mlxe_async", START, "--no-progress", "--set", f'run.dir="{folder}"']
+        command += ["--set", "stop.env_steps=500"]
+        began = time.monotonic_ns()
+        done = subprocess.run(command, capture_output=True, text=True, cwd=checkout, env=environment(checkout))
+        if done.returncode:
+            raise SystemExit(f"{' '.join(command)}: expected exit code 0, got\n{(done.stderr or done.stdout)[-2000:]}")
+        lines = map(json.loads, (Path(folder) / "latest/log.jsonl").read_text().splitlines())
+        return (min(line["start_ns"] for line in lines if line.get("phase") == "generate") - began) / 1e9
+
+
 def _rates(checkout: Path, script: str, words: list[str], seconds: float) -> dict[str, float]:
     warm_up = [] if script == "memory_ours.py" else ["--warm-up", "3"]
     command = [sys.executable, str(checkout / "tests/benchmarks/peers/scripts" / script), *words]
@@ -104,7 +150,7 @@ def _rates(checkout: Path, script: str, words: list[str], seconds: float) -> dic
         capture_output=True,
         text=True,
         cwd=checkout,  # `python -m` looks there first
-        env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": str(checkout)},
+        env=environment(checkout),
     )
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"peer"')]
     if not lines:
@@ -138,7 +184,8 @@ def main() -> None:
             old, new = (statistics.median(values[side]) for side in ("old", "new"))
             pairs = [two / one for one, two in zip(values["old"], values["new"], strict=True)]
             told = f"{statistics.median(pairs):.2f} ({', '.join(f'{pair:.2f}' for pair in pairs)})"
-            print(f"| {row} | {old:,.0f} | {new:,.0f} | {new / old:.2f} | {told} |", flush=True)
+            digits = 3 if script == START else 0
+            print(f"| {row} | {old:,.{digits}f} | {new:,.{digits}f} | {new / old:.2f} | {told} |", flush=True)
 
 
 if __name__ == "__main__":
