@@ -26,8 +26,8 @@ and pass short messages that say where data lies, never the data. Follow one ste
 8.  **Update.** The algorithm computes its loss and steps its optimiser, returns metrics and new priorities. Policy lag,
     the learner's version minus the row's, is measured for every batch.
 9.  **Publication.** What learns but does not act (optimiser, targets, generators) is kept beside them
-    (`ipc.shared.kept`). New weights go into the one of three buffers that no process reads, then the version word
-    moves. Back to 1.
+    (`roles.keeping`, in `ipc.shared.kept`). New weights go into the one of three buffers that no process reads, then
+    the version word moves. Back to 1.
 
 Any of these processes may be killed at any moment. The memory belongs to no name in any file system, the supervisor
 holds it, and a successor takes up the work where the last commit left it (`ipc.processes`).

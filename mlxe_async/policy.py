@@ -162,10 +162,10 @@ class Policy(Answering):
         Sampled is: drawn from the policy's probabilities, or, where an algorithm has none, as it explores in training.
         Actions are those that the environment takes: choices are counted from its `start`.
 
-        Observations are those of the environment itself; features that the run's `[task]` adds are added here, by what
-        the environment declares, for which it is made once. Observations that have them already are taken as they are.
-        So are those of another space than a Box: one of the environment's own, such as a dict, a tuple or an integer,
-        or one or several as they are stored.
+        Observations are those of the environment itself; entries that `[task] hide` names are left out here, if they
+        are there. Features that the run's `[task]` adds are added, by what the environment declares, for which it is
+        made once. Observations that have them already are taken as they are. So are those of another space than a Box:
+        one of the environment's own, such as a dict, a tuple or an integer, or one or several as they are stored.
 
         Args:
             obs: the observation, or several.
@@ -179,7 +179,7 @@ class Policy(Answering):
         """
         if mask is not None and not self.spaces.masked:
             raise ValueError("policy acting: got a mask, but the run's task.action_mask is false; leave it out")
-        shape = self.spaces.observation_shape
+        obs, shape = self._shown(obs), self.spaces.observation_shape
         if mask is None and self._is_stored(obs):
             batch = np.asarray(obs, dtype=self.spaces.observation_dtype)
             single = batch.ndim == len(shape)
@@ -456,6 +456,15 @@ class Policy(Answering):
                 raise TaskError(
                     f"{env} {what} {got}, expected {expected}, which the weights are for: it has changed since the run"
                 )
+
+    def _shown(self, obs: Any) -> Any:
+        """Observations without the entries that `[task] hide` names; others than such vectors as they are."""
+        hidden = sorted(set(self.settings.task.hide))
+        if not hidden or isinstance(obs, Mapping | str):
+            return obs
+        array = np.asarray(obs)
+        whole = self.spaces.observation_shape[-1] + len(hidden)
+        return np.delete(array, hidden, axis=-1) if array.shape[-1:] == (whole,) else obs
 
     def _featured(self, batch: Array) -> Array:
         """Observations (B, O), with the features behind them that are still missing."""

@@ -24,8 +24,15 @@ columns, `window`, `batch_rows`, `rows_per_update` and `priorities`, and calls `
 calls `update` and `weights`, and after a death `restore`, or `set_weights`. The evaluator and a loaded policy call
 `greedy`. All of these have defaults that follow from the four verbs; `interface.Algorithm` says what each does.
 
-Each file beside this one is a paper, but for `interface` and `distributions`; MLxE's is `mlxe/paper.py`. `parts` has
-what several papers share, `mlxe` what that one alone uses, `state` what is published and kept of an object.
+Each file beside this one is a paper, but for the last row's:
+
+    reinforce, a2c, ppo, impala                 from rollouts: policy gradients, and V-trace
+    dqn, c51, rainbow, apex                     from replay: values of discrete actions
+    ddpg, td3, sac                              from replay: actions within bounds; `td3` is `ddpg` with three changes
+    q_learning, sarsa                           tables
+    mlxe                                        its paper is `mlxe/paper.py`; beside it, what no other algorithm uses
+    parts, state                                what several papers share; what is published and kept of an object
+    interface, optional_verbs, distributions    what the engine calls; verbs that one may have; distributions of actions
 
 The papers are written by the same verbs, on plain torch modules of `networks.bodies` and `networks.heads`: a copy of a
 file is a template, and learns the same bits. One class stands between most of them and `Algorithm`: `parts.on_policy`

@@ -2,15 +2,15 @@
 
 Papers: Mnih et al. 2015 (replay, target network); those of `double`, `dueling`, `prioritised` and `noisy` are named in
 `parts/value_fields.py`. What C51 and Rainbow share with DQN is in `parts/value_based.py`.
-Where we differ: layers are normalised and targets count a few rewards first, without which CartPole takes several times
-the steps; truncated and cut episodes go on with the value of their true last observation; exploration falls with
-environment steps, not with updates.
+Where we differ: layers are normalised and targets count a few rewards first, or CartPole takes several times the steps;
+cut episodes go on with the value of their true last observation; exploration falls with environment steps.
 
 What do I change to make ...
   DQN as published            no code: double = false, n_step = 1, layer_norm = false.
   another loss or target      `q_loss`, `td_target`, pure functions; what they need of later rows: `derive_many`.
   other priorities            `judged`: numbers above 0. No code: prioritised = true, priority_exponent.
   softmax exploration         no code: behaviour = "softmax", temperature. Others: a case in `exploration.mixture`.
+  a second value network      `build_learner`, where the target is made, `loss`, and `prepare`, which moves targets.
   a slow moving target        no code: target_every = 1, target_rate = 0.005.
   memory, R2D2                no code: cell = "lstm", value_rescaling = true; see `parts/sequences.py`.
   a dueling network           no code: dueling = true. Other streams: `network` in `build`, any module of observations.

@@ -2,7 +2,7 @@
 
 Executors, memorizer, learner and evaluator each make an object of the same class; the learner's has `learns=True`. What
 an author writes, and who calls it, is told in the package's docstring; `Algorithm` has the verbs one by one, and
-`further` those that some settings ask of an algorithm besides.
+`optional_verbs` those that some settings ask of an algorithm besides.
 
 Shapes: L rows of a segment, T time, B environments side by side, M samples of a batch, O an observation, A actions,
 P weights, V versions.

@@ -9,6 +9,7 @@ observations travels with the weights under one version.
 What do I change to make ...
   another loss                `policy_loss` or `value_loss`: pure functions, added up in `loss`.
   no code                     value_clip, in units of values; kl_penalty_target, an adaptive KL penalty.
+  memory                      no code: cell = "lstm". In a class of your own `carry`, see `algorithms/README.md`.
   other advantages            `with_advantages`, for instance another lambda. V-trace: see `impala`.
 """
 

@@ -2,6 +2,17 @@
 
 A mistake of the user's is told in one line per problem, without a traceback. Nothing heavy is imported before the
 settings are known to be good, and torch never is.
+
+    arguments, console, telling, limits         what commands share: arguments, lines that never harm, limits
+    elsewhere                                   command lines of other packages, answered with what to type here
+    run, replay, follow, view, dashboard        run a file, repeat a recorded run; watch one: lines, terminal, browser
+    new, advise, explain, schema, templates     begin: a template, algorithms for a task, keys in words, the schema
+    evaluate, play, curve, report, trace        look at a run: its test, episodes, curves, one page, one timeline
+    export, export_policy, study, repro         its log and its policy for other tools; figures; a crash lived again
+    runs                                        which runs there are, and away with old ones
+    compare, suite, keys, studying              several files and seeds side by side
+    sweep, sweeping                             search settings by trials
+    tune, measuring, rewriting                  search settings for the rate; a file with changed values
 """
 
 from __future__ import annotations

@@ -5,6 +5,14 @@ arrays as well as tensors: for a handful of observations numpy is several times 
 a network is one flat vector of its parameters and buffers, see `flat`.
 
 A noisy network (Fortunato et al. 2018) explores by its weights: see `noisy`.
+
+    bodies, dense, convolutions, noisy          layers as torch modules
+    heads                                       networks of several heads
+    cells, dilated, recurrence                  recurrent cells; a dilated LSTM; sequences by numpy, gradients by hand
+    ways                                        numpy's or torch's way through sequences, in this thread
+    by_numpy, sequential, several               evaluated by numpy: layers, an author's network, many versions at once
+    seen, pictures, mixed                       which parts of observations are pictures and which are numbers
+    flat, tensors                               arrays in one vector; columns of rows as tensors
 """
 
 from mlxe_async.networks.flat import Floats, Parameters, flatten, parameter_count, unflatten

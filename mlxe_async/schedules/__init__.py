@@ -10,6 +10,12 @@ also when the budget runs out while it waits: then there was nothing to do, and 
 | `is` | all rollouts together |
 | `ia` | who has delivered goes again, interruptibly, until the slowest has |
 | `oa` | three endless coroutines instead of rounds; with gradients of executors, one for each of these |
+
+    serial, threaded_as_published               `serial`; `istb` as its authors ran it
+    iterative_synchronous                       `is`, and `istb` on threads
+    iterative_asynchronous                      `ia`
+    online_asynchronous, pushing                `oa`; the same with gradients of executors
+    verbs, soundness                            what a schedule may ask; what is sound under which
 """
 
 from mlxe_async.schedules.iterative_asynchronous import iterative_asynchronous

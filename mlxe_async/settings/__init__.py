@@ -2,6 +2,13 @@
 
 Imports pydantic and the standard library only: a mistake is shown in half a second, before anything is started. What
 follows from the algorithm is judged last: the class of a built-in one is imported for it, without torch.
+
+    model, task, schedules, forms, combining    the tree: what a file may say, with ranges and defaults
+    loading, reading, places, toml_places       from a file and `--set` to checked settings, with each key's line
+    problems, synonyms, translating             mistakes as sentences; names of other packages, and the answer to them
+    rules, effects, resuming, trust             rules between keys; no effect; what may change; whose code
+    suites, searching                           files of suites and of sweeps
+    writing                                     settings as TOML text, and the JSON schema
 """
 
 from mlxe_async.settings.loading import algorithm_problems, load_settings

@@ -9,6 +9,9 @@ The environment is named in a settings file like any other:
 `CountingEnv` says in every observation which step of which life of which executor it is; `audit` reads the rows that a
 run keeps and proves that they are what the environments lived through: a prefix of every life, nothing twice, nothing
 joined that does not belong together.
+
+    counting, auditing                          the environment and the check
+    whereabouts                                 in which process of a run code is running
 """
 
 import gymnasium

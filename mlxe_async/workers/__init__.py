@@ -3,6 +3,12 @@
 One process may hold one role or several: `serial` holds all of them, the learner's process often holds the memorizer.
 The entry points are named as data (`"mlxe_async.workers:serve_roles"`), so that the layer that forks knows neither
 torch nor reinforcement learning.
+
+    workshop, code                              builds a process's roles; which code it has of its algorithm
+    examiner                                    the evaluator's process
+    probe, rehearsal, survey                    what is tried before a run: task, one update, cost of each part
+    advising, fitting                           which algorithms fit a task, and with which keys
+    state_files, kernels, warm                  states to files and back; kernels of a GPU; first use ahead of time
 """
 
 from __future__ import annotations

@@ -215,6 +215,14 @@ def test_a_saved_policy_remembers_until_it_is_reset_as_its_plain_module_does(tmp
     loaded.reset()
     with pytest.raises(ValueError, match=r"got done of bool .*, expected act first"):
         loaded.reset(np.array([True]))
+    whole = np.full((40, 3, 4), 7, np.float32)
+    whole[..., [0, 2]] = rows  # as the environment gives them, velocities among them
+    assert [loaded.act(obs).tolist() for obs in whole] == [one.tolist() for one in acted]
+    loaded.reset()
+    assert [loaded.act(obs[0].tolist()) for obs in whole] == [one[0] for one in acted]
+    loaded.reset()
+    with pytest.raises(ValueError, match=r"expected observations of shape \(2,\), got \(3,\)"):
+        loaded.act([0.0, 0.0, 0.0])
     state = None
     for number, obs in enumerate(rows):
         chosen, over = loaded.act(obs), np.arange(3) == number % 5

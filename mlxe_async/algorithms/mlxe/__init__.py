@@ -1,4 +1,10 @@
-"""MLxE: its paper, and what no other algorithm uses."""
+"""MLxE: its paper, and what no other algorithm uses.
+
+Its modules:
+
+    paper                                       the algorithm
+    returns, critics, exploration, fields       its returns, the meaning of its critics, exploration, keys
+"""
 
 from mlxe_async.algorithms.mlxe.paper import MLxE, MLxESettings
 

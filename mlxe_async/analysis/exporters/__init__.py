@@ -1,6 +1,11 @@
 """Exporters write what a log tells into files of other tools: each target is a module of this folder, and listed here.
 
 An exporter takes in the lines of a log in their order, as they come, and knows nothing of where they come from.
+
+    job, beside                                 one export; an export while the run goes on
+    cells, scalars                              a line as cells of a table; values by environment steps
+    tables, parquet                             CSV and Parquet files
+    tensorboard, wandb, mlflow                  files of these tools
 """
 
 from __future__ import annotations

@@ -3,13 +3,13 @@
 From the ground up, each module knowing only those before it:
 
     points, clock, happenings, story    what one pass over a log leaves: numbers, times, faults
-    folder, ending                      a run's folder, and how the run ended, in words
+    folder, kept, ending                a run's folder, or what a study kept of it; how the run ended, in words
     groups                              runs of the same settings, side by side with others
     thinning, scales                    curves of few points that lose no peak; axes with plain numbers
-    markup, chart, shares, marks        HTML that is escaped; curves, bars and marks as inline SVG
-    learning, speed, rows, faults,
-    about                               the sections, each from the numbers of groups
-    page                                the whole file with its style
+    markup, chart, shares               HTML that is escaped; curves, bars and marks as inline SVG
+    learning, speed, rows               the sections, each from the numbers of groups
+    faults, about
+    style, page                         the whole file with its style
 
 The page holds no script and asks for nothing: its own policy of content forbids both.
 """

@@ -1,1 +1,8 @@
-"""Handles of the learner: alone, in a team of workers, or stepping by what workers push."""
+"""Handles of the learner: alone, in a team of workers, or stepping by what workers push.
+
+Its modules:
+
+    learner                                     alone
+    team                                        with executors that make each update together with it
+    pushing                                     stepping by what executors push
+"""

@@ -1,1 +1,9 @@
-"""Facts of a run that all other wings share: who holds what, what is counted and told, and what it ran on."""
+"""Facts of a run that all other wings share: who holds what, what is counted and told, and what it ran on.
+
+Its modules:
+
+    blueprint, processes                        bytes of shared memory; which process holds which roles
+    budget, cpu_time                            counters, stop conditions and clocks; time of the processor
+    event_log                                   what happens, as events of the log
+    provenance, results                         what a run ran on, and what it comes back with
+"""

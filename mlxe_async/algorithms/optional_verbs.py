@@ -1,4 +1,4 @@
-"""Further verbs of an algorithm, beside those of `interface.Algorithm`: some settings ask for them, or they are faster.
+"""Optional verbs of an algorithm, beside those of `interface.Algorithm`: some settings ask for them, some are faster.
 
 Nothing derives from these protocols: an algorithm that has the verbs is asked. Shapes are those of `interface`.
 """
