@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from groups import Others
 from recurrent_rows import DILATED, SPACES, B, T, made, observation, rollout, shorter
 
 from mlxe_async.algorithms import Acting, Clock
 from mlxe_async.algorithms.parts import recurrent
+from mlxe_async.maths import together
 
 NAMES = ["a2c", "impala", "ppo", "reinforce"]
 
@@ -72,6 +74,26 @@ def test_pieces_begin_where_executors_were(cell, states, steps):
             np.testing.assert_allclose(value, rows["value"], atol=2e-5)
         seen += rows["log_prob"].tolist()
     assert sorted(seen) == pytest.approx(sorted(2 * batch["log_prob"][batch["valid"].astype(bool)].tolist()))
+
+
+def test_pieces_of_a_team_count_by_the_rows_in_them_and_are_as_few_as_the_others_have():
+    learner, executor = made("ppo", sequence_steps=5), made("ppo", learns=False, sequence_steps=5)
+    batch = shorter(rollout(executor))
+    others = Others(np.array([140.0, 4.0]))
+    with together.learning_in(others):
+        found = [rows["valid"].sum(0) for rows in counted_in_turn(recurrent.minibatches(learner, batch, 25, 3))]
+    # Of 200 rows in all, some 25 in a minibatch, eight; but the other worker's rows can be cut into four alone.
+    assert others.given == [("statistic", [60, 13]), *(("gradient", [one.sum(), 0]) for one in found)]
+    assert [len(one) for one in found] == 3 * [4, 3, 3, 3]
+    for epoch in range(3):  # the second environment has pieces of 5, 5 and 2 rows, and two without any
+        assert sorted(np.concatenate(found[4 * epoch : 4 * epoch + 4])) == [2, 4, 4, *10 * [5]]
+
+
+def counted_in_turn(minibatches):
+    """Minibatches, after each of which a gradient is exchanged."""
+    for rows in minibatches:
+        together.gradient(np.zeros(1))
+        yield rows
 
 
 def test_stored_states_are_the_behaviours_and_recomputed_ones_those_of_the_present_weights():
