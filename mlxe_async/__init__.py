@@ -32,6 +32,26 @@ and pass short messages that say where data lies, never the data. Follow one ste
 Any of these processes may be killed at any moment. The memory belongs to no name in any file system, the supervisor
 holds it, and a successor takes up the work where the last commit left it (`ipc.processes`).
 
+Where is what
+=============
+
+Each package's docstring is a map of its modules, as this is of the whole:
+
+    supervisor, schedules                       runs the schedule, and watches the others
+    roles, workers                              executor, memorizer, learner, evaluator; the processes that hold them
+    ipc, fences                                 shared memory, messages, processes
+    memory, rows, parts                         what is kept for learning; columns of a row; parts of observations
+    algorithms, networks, maths, optimisers     the papers, their layers, formulas and optimisers
+    fast, gpu, denormals, waits                 the same updates in less time, on a CPU and on a GPU
+    tasks                                       environments: made, checked, stepped
+    settings, choices, cores, foreseen          what a file may say; defaults that follow from task and machine
+    logs, storage, plain_json                   the log; the run's folder and checkpoints
+    analysis                                    reports, timelines, verdicts and tables, from finished runs
+    cli, __main__, advice, elsewhere            the command line; which algorithm fits; names of other packages
+    policy, export                              a trained policy, and files that other programs read
+    testing                                     what tests of one's own may import
+    errors, seeds, ticks, turns                 errors with exit codes; seeds; periodic work; threads that take turns
+
 WORDS.md beside this file explains forty words that the code uses.
 """
 

@@ -24,7 +24,7 @@ columns, `window`, `batch_rows`, `rows_per_update` and `priorities`, and calls `
 calls `update` and `weights`, and after a death `restore`, or `set_weights`. The evaluator and a loaded policy call
 `greedy`. All of these have defaults that follow from the four verbs; `interface.Algorithm` says what each does.
 
-Each file beside this one is a paper, but for the last row's:
+Each file beside this one is a paper, but for `interface`, `optional_verbs` and `distributions`:
 
     reinforce, a2c, ppo, impala                 from rollouts: policy gradients, and V-trace
     dqn, c51, rainbow, apex                     from replay: values of discrete actions

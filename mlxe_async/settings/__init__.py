@@ -5,7 +5,8 @@ follows from the algorithm is judged last: the class of a built-in one is import
 
     model, task, schedules, forms, combining    the tree: what a file may say, with ranges and defaults
     loading, reading, places, toml_places       from a file and `--set` to checked settings, with each key's line
-    problems, synonyms, translating             mistakes as sentences; names of other packages, and the answer to them
+    problems                                    mistakes as sentences: key, got, expected, did you mean
+    synonyms, translating                       names of other packages: their table; the answer by keys that fit here
     rules, effects, resuming, trust             rules between keys; no effect; what may change; whose code
     suites, searching                           files of suites and of sweeps
     writing                                     settings as TOML text, and the JSON schema

@@ -6,7 +6,7 @@ import re
 import pytest
 from house_sheet import PACKAGE
 
-PACKAGES = sorted(path.parent for path in PACKAGE.rglob("__init__.py") if path.parent != PACKAGE)
+PACKAGES = sorted(path.parent for path in PACKAGE.rglob("__init__.py"))
 ROW = re.compile(r"^    ([a-z_0-9]+(?:, [a-z_0-9]+)*)(?: {2,}\S|$)", re.MULTILINE)
 
 

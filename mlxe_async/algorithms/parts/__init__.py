@@ -3,7 +3,7 @@
 Its modules:
 
     on_policy, value_based                      families: keys, acting and targets of several papers
-    continuous, tabular
+    continuous, tabular                         the same for bounded actions, and for tables
     policies, deterministic                     acting: a policy for any actions; the best action with noise
     soft, exploration                           values of a stochastic policy; mixtures and noise
     recurrent, sequences                        memory in the policy, and in networks of values

@@ -8,7 +8,7 @@ From the ground up, each module knowing only those before it:
     thinning, scales                    curves of few points that lose no peak; axes with plain numbers
     markup, chart, shares               HTML that is escaped; curves, bars and marks as inline SVG
     learning, speed, rows               the sections, each from the numbers of groups
-    faults, about
+    faults, about                       the same: what failed; settings, machine and versions
     style, page                         the whole file with its style
 
 The page holds no script and asks for nothing: its own policy of content forbids both.

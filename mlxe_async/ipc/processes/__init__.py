@@ -4,7 +4,7 @@ Its modules:
 
     nursery, nursery_main, guard, birth         forks from a warm copy; what ends the rest; what a fork does first
     process, life, serve                        the supervisor's view of a child, one life of it, and the child's side
-    restarts                                    when one is started again, and when it counts as hung
+    restarts                                    when, and how often, one is started again; when it counts as hung
     companion, companion_main                   processes beside a run that only look on
     linux, limits, named_memory, breakpoints    calls of Linux; control groups; what simulators leave; debuggers
 """

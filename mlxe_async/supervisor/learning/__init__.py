@@ -2,7 +2,7 @@
 
 Its modules:
 
-    learner                                     alone
+    learner                                     alone; a plan whose learner died is given up, its rows stay in memory
     team                                        with executors that make each update together with it
     pushing                                     stepping by what executors push
 """

@@ -2,7 +2,8 @@
 
 Its modules:
 
-    blueprint, processes                        bytes of shared memory; which process holds which roles
+    blueprint                                   bytes of shared memory, and what each process is told at its birth
+    processes                                   which process holds which roles, and which memory it may map
     budget, cpu_time                            counters, stop conditions and clocks; time of the processor
     event_log                                   what happens, as events of the log
     provenance, results                         what a run ran on, and what it comes back with
