@@ -3,12 +3,12 @@
 The same task, seeds, network, steps and updates a step for all: this package, stable-baselines3, and for SAC and TD3
 a loop as CleanRL's single files have it, the same compiled as LeanRL does it, and SBX, stable-baselines3's sibling in
 JAX. They run one after the other, A B C A B C, each in a fresh process. All learn in `--threads` threads; SBX in as
-many as there are cores. Ours acts beside it in a process of its own for SAC and TD3 (`oa`): it delivers eight steps at
-a time and waits while sixteen updates are owed.
+many as there are cores. Of SAC and TD3 ours acts in a process of its own: beside the learner (`oa`: it delivers eight
+steps at a time and waits while sixteen updates are owed), or by turns with it (`is`: 32 steps, then as many updates).
 Each finished run is a line of `results/side_by_side.jsonl`: what is there is not run again, so the command may be
 stopped at any time, and goes on with other runs on another processor. The table is kept beside it as
 `side_by_side.md`; `--show` runs nothing. Told are the median seconds of learning on each processor, our share of
-theirs, and the mean of the returns with its 95 % bootstrap interval over seeds.
+theirs, by `is` where that was run, and the mean of the returns with its 95 % bootstrap interval over seeds.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from mlxe_async.analysis.statistics import bootstrap
 FIRST_SEED = 2000
 KEPT = Path(__file__).parents[1] / "results" / "side_by_side.jsonl"
 HEAD = ("task", "processor", "who", "seeds", "seconds of learning", "ours / theirs", "return", "95 %")
+OURS, BY_TURNS = "mlxe_async", "mlxe_async, is"
 EARLIER = "AMD EPYC"  # of lines that do not name theirs
 Line = dict[str, Any]
 
@@ -43,9 +44,10 @@ def contestants(row: str) -> list[compare.Contestant]:
     """Who runs for a row, ourselves first; the folder of the others' packages is made by the first call."""
     ppo = ROWS[row].algorithm == "ppo"
     venv = "continuous" if ppo else "sbx"  # which has stable-baselines3, too
-    found = [compare.Contestant("mlxe_async", None, "learn_ours.py")]
+    found = [compare.Contestant(OURS, None, "learn_ours.py")]
     found.append(compare.Contestant("stable-baselines3", venv, "learn_sb3.py"))
     if not ppo:
+        found.insert(1, compare.Contestant(BY_TURNS, None, "learn_ours.py", ["--schedule", "is"]))
         found.append(compare.Contestant("cleanrl-loop", venv, "learn_loop.py"))
         found.append(compare.Contestant("leanrl-loop", venv, "learn_loop.py", ["--compile"]))
         found.append(compare.Contestant("sbx", venv, "learn_sbx.py"))
@@ -62,7 +64,7 @@ def complete(rows: Sequence[str], seeds: int, given: argparse.Namespace) -> None
     for row in rows:
         for seed in range(FIRST_SEED, FIRST_SEED + seeds):
             for one in contestants(row):
-                if given.peers and one.name not in given.peers.split(","):
+                if given.peers and one.name.partition(",")[0] not in given.peers.split(","):
                     continue
                 if (row, seed, one.name, processor()) in {
                     (line["row"], line["seed"], line["peer"], line.get("processor", EARLIER))
@@ -86,7 +88,8 @@ def table(lines: Sequence[Line]) -> list[str]:
     found = dict.fromkeys((line["row"], line.get("processor", EARLIER)) for line in lines)
     for row, where in sorted(found, key=lambda pair: [*ROWS].index(pair[0])):
         of_row = [line for line in lines if (line["row"], line.get("processor", EARLIER)) == (row, where)]
-        own = [line["seconds"] for line in of_row if line["peer"] == "mlxe_async"]
+        own = [line["seconds"] for line in of_row if line["peer"] == BY_TURNS]
+        own = own or [line["seconds"] for line in of_row if line["peer"] == OURS]
         for peer in dict.fromkeys(line["peer"] for line in of_row):
             mine = [line for line in of_row if line["peer"] == peer]
             seconds, returns = [line["seconds"] for line in mine], [line["reached"] for line in mine]
@@ -96,7 +99,7 @@ def table(lines: Sequence[Line]) -> list[str]:
                 if what and compiled == seconds:
                     continue
                 median = statistics.median(took)
-                share = f"{statistics.median(own) / median:.2f}" if own and peer != "mlxe_async" else ""
+                share = f"{statistics.median(own) / median:.2f}" if own and peer not in (OURS, BY_TURNS) else ""
                 rows.append(
                     (
                         f"{row}, {ROWS[row].steps:,} steps",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import tempfile
 import time
@@ -13,10 +14,15 @@ import tasks_to_learn
 from mlxe_async import Supervisor, load_policy, load_settings
 
 SETTINGS = Path(__file__).parents[4] / "settings"
+SCHEDULES = {
+    "oa": ["schedule.rollout_steps=8", "schedule.updates_per_publish=8", "schedule.max_owed_updates=16"],
+    "is": ["schedule.rollout_steps=32"],
+}
+"""Of SAC and TD3, whose one executor acts beside the learner, or by turns with it."""
 COMMON = ("stop.solved=false", "evaluation.enabled=false", "checkpoint.interval_s=0")
 
 
-def overrides(row: tasks_to_learn.Row, seed: int, threads: int) -> list[str]:
+def overrides(row: tasks_to_learn.Row, seed: int, threads: int, schedule: str) -> list[str]:
     """What the settings file says otherwise: the same network, rows, updates and steps as the others have."""
     limit = {"Pendulum-v1": 200, "HalfCheetah-v5": 1000, "LunarLander-v3": 1000}[row.env]
     same = [*COMMON, f"run.seed={seed}", f"stop.env_steps={row.steps}", f'task.env="{row.env}"']
@@ -33,8 +39,8 @@ def overrides(row: tasks_to_learn.Row, seed: int, threads: int) -> list[str]:
         executors = 1
         same += [f"algorithm.layers={list(row.layers)}", f"algorithm.batch={row.batch}"]
         same += [f"algorithm.start_rows={row.start}", f"algorithm.critic_learning_rate={row.rate}"]
-        same += ["schedule.envs_per_executor=1", f"memory.capacity_rows={row.steps}", "schedule.kind=oa"]
-        same += ["schedule.rollout_steps=8", "schedule.updates_per_publish=8", "schedule.max_owed_updates=16"]
+        same += ["schedule.envs_per_executor=1", f"memory.capacity_rows={row.steps}"]
+        same += [f"schedule.kind={schedule}", *SCHEDULES[schedule]]
     if row.algorithm == "sac":
         same += [f"algorithm.temperature_learning_rate={row.rate}"]
     if row.algorithm == "td3":
@@ -56,9 +62,12 @@ def learning(log: Path) -> tuple[float, int]:
 
 
 def main() -> None:
-    name, row, seed, threads = tasks_to_learn.asked()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--schedule", choices=[*SCHEDULES], default="oa", help="of SAC and TD3")
+    given, words = parser.parse_known_args()
+    name, row, seed, threads = tasks_to_learn.asked(words)
     file = {"sac": "sac-pendulum", "td3": "td3-pendulum", "ppo": "ppo-lunarlander"}[row.algorithm]
-    settings = load_settings(SETTINGS / f"{file}.toml", overrides(row, seed, threads))
+    settings = load_settings(SETTINGS / f"{file}.toml", overrides(row, seed, threads, given.schedule))
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         result = Supervisor(settings, run_dir=folder).run_sync()
@@ -68,7 +77,8 @@ def main() -> None:
     reached = tasks_to_learn.mean_return(row, lambda obs: policy.act(np.asarray(obs, np.float32)[None])[0])
     found = {"seconds": round(seconds, 2), "reached": round(reached, 2)}
     found |= {"whole_seconds": round(whole, 2), "updates": updates}
-    tasks_to_learn.tell("mlxe_async", "mlxe_async", row=name, seed=seed, **found)
+    peer = "mlxe_async" if given.schedule == "oa" else f"mlxe_async, {given.schedule}"
+    tasks_to_learn.tell(peer, "mlxe_async", row=name, seed=seed, **found)
 
 
 if __name__ == "__main__":
