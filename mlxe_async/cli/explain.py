@@ -13,7 +13,7 @@ from mlxe_async.settings import settings_schema, toml_value
 from mlxe_async.settings.problems import expected
 
 _DEFINED = "#/$defs/"
-_BESIDE = {"distributions", "further", "interface"}  # files beside the papers
+_BESIDE = {"distributions", "interface", "optional_verbs"}  # files beside the papers
 
 
 def table_names() -> list[str]:
