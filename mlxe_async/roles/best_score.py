@@ -113,7 +113,7 @@ class Contender(Pusher):
             self.algorithm.set_weights(flat)
         self._base = -1  # an update that raises leaves weights that the executor does not act by
         drawing.reseed(self.algorithm, derive_seed(self._pushing.seed, "worker", self._pushing.lane, number))
-        done = self._learned(plan, Clock(**counts, version=version), usable=True)
+        done = self._learned(plan, Clock(**counts, version=version), usable=version > 0)
         weights, score, nbytes = self.algorithm.weights(), math.nan, 0
         if done["updates"] and np.isfinite(weights).all():
             score = float(np.asarray(self._batch["reward"], np.float64)[self._batch["valid"].astype(bool)].sum())

@@ -435,7 +435,7 @@ class Learner:
         if plan["updates"]:
             bound = None if self._max_policy_lag is None else clock.version - self._max_policy_lag
             if not usable:
-                bound = clock.version + 1  # older than which everything is
+                bound = np.iinfo(np.int64).max  # older than which everything is
             batch, tally.dropped_rollouts = self.memory.gather(plan, bound)
             if batch:
                 tally.lag(clock.version - batch["version"][batch["valid"]])

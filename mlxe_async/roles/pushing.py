@@ -155,7 +155,7 @@ class Pusher(Worker):
         before = self._state() if self._few is None else {}
         clock = Clock(**counts, version=version)
         with self._pushing.recording(self.algorithm, number, twin=self._updates.twin is not None) as recorder:
-            done = self._learned(plan, clock, usable=True)
+            done = self._learned(plan, clock, usable=version > 0)  # a new life has not acted yet
         nbytes = 0
         if done["updates"]:
             entries = recorder.entries

@@ -202,8 +202,12 @@ def _exchanged(settings: Settings, not_with: Callable[..., Problem]) -> Iterator
         if schedule.updates_per_publish != 1:
             why = "each push is an update and a publication"
             yield not_with("schedule.updates_per_publish", "1", gradients, why)
-    elif schedule.simulated_lag and schedule.max_policy_lag is not None:
-        yield not_with(gradients, '"learner"', "schedule.max_policy_lag", "each would leave out other rows")
+    else:
+        if schedule.simulated_lag and schedule.max_policy_lag is not None:
+            yield not_with(gradients, '"learner"', "schedule.max_policy_lag", "each would leave out other rows")
+        if settings.learner.keep_state_every > 1:
+            why = "a process that begins anew goes on from the learner's state of the newest version"
+            yield not_with("learner.keep_state_every", "1", gradients, why)
     if schedule.executors_as == "threads":
         if schedule.kind == "is":
             why = 'they share random generators while they wait for each other; "serial" has them in turn'

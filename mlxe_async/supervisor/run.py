@@ -38,7 +38,7 @@ from mlxe_async.supervisor.recording.pushes import replay_of
 from mlxe_async.supervisor.run_files import RunFiles
 from mlxe_async.supervisor.startup.preloading import Handed
 from mlxe_async.supervisor.startup.start import Startup
-from mlxe_async.supervisor.waiting import first_of, is_in_loop, let_go, to_the_end, unless_stopped
+from mlxe_async.supervisor.waiting import at_the_end, first_of, is_in_loop, let_go, to_the_end, unless_stopped
 from mlxe_async.supervisor.whole_checkpoints import WholeCheckpoints
 from mlxe_async.tasks.given import Maker
 
@@ -211,7 +211,7 @@ class Supervisor(Answering):
             if lacking := lack(failure):
                 lacking.__cause__ = failure
                 failure = lacking
-        result: Result | None = await to_the_end(self._shut_down(failure))
+        result: Result | None = await at_the_end(self._shut_down(failure))
         self._subscribers.end()
         if failure is not None:
             let_go(failure)

@@ -22,7 +22,25 @@ async def every(seconds: float) -> AsyncIterator[None]:
 
 
 async def to_the_end(work: Awaitable[Any]) -> Any:
-    """Await `work` to its end even if this task is cancelled meanwhile; it bounds its own time."""
+    """Await `work` to its end even if this task is cancelled meanwhile; it bounds its own time.
+
+    Raises:
+        asyncio.CancelledError: the task was cancelled, and `work` has come to its end without an error.
+    """
+    task, cancelled = asyncio.ensure_future(work), list[asyncio.CancelledError]()
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled.append(error)
+    found = task.result()
+    if cancelled:
+        raise cancelled[0]
+    return found
+
+
+async def at_the_end(work: Awaitable[Any]) -> Any:
+    """The same at the end of a run, where nothing is left that might be cancelled: returns what `work` does."""
     task = asyncio.ensure_future(work)
     while not task.done():
         with contextlib.suppress(asyncio.CancelledError):

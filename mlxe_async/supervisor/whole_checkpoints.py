@@ -101,6 +101,8 @@ class WholeCheckpoints:
                 raise
             self._run.files.saver.failed(number, cause)
             return False
+        finally:
+            self._run.files.saver.tell()
 
     async def _write(self, folder: Path, facts: dict[str, Any], arrays: Mapping[str, Array]) -> dict[str, Written]:
         async with asyncio.TaskGroup() as group:

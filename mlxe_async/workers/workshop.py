@@ -7,6 +7,7 @@ import functools
 import random
 import select
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,8 @@ from mlxe_async.workers.code import code_of, code_told_by_a_fork
 from mlxe_async.workers.examiner import Examiner
 from mlxe_async.workers.kernels import choose_kernels
 
+WAIT_S = 0.1
+"""The longest that a process waits without saying that it lives."""
 REMEMBERED = 64
 """Versions that delay compensation remembers where there is no bound on policy lag."""
 
@@ -483,9 +486,13 @@ def _waiter(channel: ChildChannel, page: ProgressPage) -> Callable[[float], None
     poll.register(channel.fileno(), 0)
 
     def wait(seconds: float) -> None:
-        with page.spending("room"):
-            if poll.poll(seconds * 1000):
-                raise ControlLost("the supervisor is gone")
-        page.leave()
+        ends = time.monotonic() + seconds
+        while True:
+            with page.spending("room"):
+                if poll.poll(1000 * max(0.0, min(ends - time.monotonic(), WAIT_S))):
+                    raise ControlLost("the supervisor is gone")
+            page.leave()
+            if time.monotonic() >= ends:
+                return
 
     return wait

@@ -9,7 +9,7 @@ import pytest
 from memory_tools import fork, in_fresh_process
 
 from mlxe_async.errors import ProtocolError, ResourceError
-from mlxe_async.ipc.shared import kept
+from mlxe_async.ipc.shared import kept, segments
 from mlxe_async.ipc.shared.kept import LEAST_BYTES, KeptState
 from mlxe_async.ipc.shared.segments import Segment
 
@@ -263,6 +263,14 @@ def test_a_segment_grows_once_and_then_its_size_is_sealed(segment):
         segment.grow(5 * LEAST_BYTES)
     with pytest.raises(ProtocolError):
         Segment.attach("learner", segment.fd, LEAST_BYTES)
+
+
+def test_what_a_segment_has_reserved_already_is_not_asked_for_again(segment, monkeypatch):
+    monkeypatch.setattr(segments, "available_memory", lambda: 2 * LEAST_BYTES)
+    segment.grow(3 * LEAST_BYTES, sealed=False)
+    with pytest.raises(ResourceError, match="more: only"):
+        segment.grow(6 * LEAST_BYTES)
+    segment.grow(5 * LEAST_BYTES)
 
 
 def test_what_is_looked_for_while_it_is_written_is_found_whole(segment):

@@ -87,9 +87,9 @@ def test_what_is_not_plain_json_is_refused_before_it_is_sent(value):
         encode({"value": value})
 
 
-def test_a_message_over_one_mebibyte_is_refused_before_it_is_sent():
+def test_a_message_over_sixteen_mebibytes_is_refused_before_it_is_sent():
     assert len(encode({"x": "a" * (MAX_PAYLOAD - 8)})) == HEADER.size + MAX_PAYLOAD
-    with pytest.raises(ProtocolError, match="at most 1048576"):
+    with pytest.raises(ProtocolError, match="at most 16777216"):
         encode({"x": "a" * (MAX_PAYLOAD - 7)})
 
 

@@ -16,6 +16,7 @@ from mlxe_async.ipc.shared.pushes import Push, PushPlaces, least_bytes
 from mlxe_async.ipc.shared.segments import Segment
 from mlxe_async.maths import together
 from mlxe_async.maths.normaliser import Moments
+from mlxe_async.roles.best_score import Contender
 from mlxe_async.roles.keeping import StateKeeper
 from mlxe_async.roles.parameter_server import Given, moments_from_columns, moments_to_columns, put_together
 from mlxe_async.roles.pushing import Pusher, Pushing, Recorder, fewest, fewest_samples
@@ -318,3 +319,50 @@ def test_a_worker_goes_on_from_no_state_that_is_kept_but_not_yet_published():
     weights.version = 5
     pushed = worker.differentiate(NOTHING_DRAWN, number=2, place=0, env_steps=0, episodes=0, updates=0)
     assert (pushed["version"], pushed["state"]) == (4, 5)
+
+
+class OfVersionFive:
+    """A memory of one rollout that version 5 played."""
+
+    kind = "rollouts"
+
+    def __init__(self, algorithm):
+        self.rows, self.handed = rows_of(algorithm), 0
+        self.rows["version"] = np.full(self.rows["valid"].shape, 5)
+
+    def share(self, *part):
+        pass
+
+    def rows_of(self, plan):
+        return int(self.rows["valid"].sum())
+
+    def gather(self, plan, bound):
+        if bound is not None and bound > 5:
+            return {}, 1
+        self.handed += 1
+        return self.rows, 0
+
+
+@pytest.mark.parametrize(("kind", "more"), [(Pusher, {}), (Contender, {"adopt": lambda flat: None})])
+def test_in_a_life_that_has_not_acted_yet_no_rollout_is_learned_from(kind, more):
+    learner = agent("a2c")
+    weights, store = FakeWeights(5), Store()
+    weights.flat = learner.weights()
+    StateKeeper(store, learner).keep(5, 3, roll_backs=0, call=0, answer={})
+    acting, memory = agent("a2c", seed=2), OfVersionFive(learner)
+    worker = kind(
+        weights,
+        len(weights.flat),
+        algorithm=acting,
+        memory=memory,
+        weights=Followed(),
+        page=FakePage(),
+        update_timeout_s=5.0,
+        store=KeptElsewhere(store.find),
+        team=Pushing(0, 0),
+        acted=lambda: (0, np.zeros_like(weights.flat)),
+        places=None,
+        **more,
+    )
+    pushed = worker.differentiate({"updates": 1}, number=1, place=0, env_steps=0, episodes=0, updates=0)
+    assert (pushed["done"]["updates"], pushed["nbytes"], memory.handed) == (0, 0, 0)

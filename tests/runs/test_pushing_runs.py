@@ -233,6 +233,14 @@ def test_keys_that_do_not_go_with_it_are_refused(written, said):
     assert said in str(refused.value)
 
 
+def test_where_all_step_together_the_state_is_kept_with_each_version():
+    file = {"task": {"env": "CartPole-v1"}, "algorithm": {"name": "a2c"}}
+    written = {"schedule.kind": "is", "schedule.gradients": "executors", "learner.keep_state_every": 5}
+    with pytest.raises(SettingsError, match=r"learner\.keep_state_every: got 5, expected 1 with"):
+        load_settings(file, written)
+    load_settings(file, {**written, "schedule.kind": "oa"})
+
+
 @pytest.mark.parametrize(("name", "why"), [("dqn-priorities", "over all rows"), ("a2c", "replays no rows")])
 def test_rows_of_ones_own_are_replayed_where_there_are_any_and_priorities_do_not_spread_over_all(live, name, why):
     tables = {"algorithm": {"name": name.partition("-")[0], **(TABLES | REPLAYED)[name]}}

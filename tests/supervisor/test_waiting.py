@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from virtual_time import in_virtual_time
 
-from mlxe_async.supervisor.waiting import every, unless_stopped
+from mlxe_async.supervisor.waiting import at_the_end, every, to_the_end, unless_stopped
 from mlxe_async.ticks import TICK_S
 
 
@@ -80,3 +80,45 @@ def test_what_is_begun_at_different_times_ticks_together_and_as_often_as_asked(s
 def test_what_ticks_more_often_has_its_own_time():
     (began, found), _ = in_virtual_time(ticked(0.05, 0.013, 10))
     assert found == pytest.approx([began + 0.05 * (1 + tick) for tick in range(10)])
+
+
+async def cancelled_in(awaiting, seconds=0.0):
+    """What became of a task that was cancelled while it awaited work to its end, and whether that came to it."""
+    came, begun = [], asyncio.Event()
+
+    async def work():
+        begun.set()
+        await asyncio.sleep(seconds)
+        came.append(True)
+        return 7
+
+    async def caller():
+        return await awaiting(work())
+
+    task = asyncio.create_task(caller())
+    await begun.wait()
+    task.cancel()
+    return (await asyncio.gather(task, return_exceptions=True))[0], came
+
+
+def test_a_cancellation_meanwhile_is_not_forgotten():
+    found, came = asyncio.run(cancelled_in(to_the_end))
+    assert came == [True]
+    assert isinstance(found, asyncio.CancelledError)
+
+
+def test_at_the_end_of_a_run_the_result_counts():
+    assert asyncio.run(cancelled_in(at_the_end)) == (7, [True])
+
+
+def test_an_error_of_the_work_counts_more():
+    async def fails():
+        raise ValueError("seven")
+
+    async def main():
+        task = asyncio.create_task(to_the_end(fails()))
+        await asyncio.sleep(0)
+        task.cancel()
+        return (await asyncio.gather(task, return_exceptions=True))[0]
+
+    assert isinstance(asyncio.run(main()), ValueError)

@@ -1,4 +1,4 @@
-"""Control messages as bytes: a checked header, then JSON. Never pickle, never more than 1 MiB.
+"""Control messages as bytes: a checked header, then JSON. Never pickle, never more than 16 MiB.
 
 A frame is `magic (4) | layout version (4) | length (4) | crc32 (4) | JSON object in UTF-8`, little endian. A process
 that reads a frame that is not exactly this stops listening to its peer: there is no way to find the next frame in a
@@ -18,7 +18,8 @@ from mlxe_async.plain_json import encoding
 
 MAGIC = b"MLXF"
 LAYOUT_VERSION = 1
-MAX_PAYLOAD = 1 << 20
+MAX_PAYLOAD = 1 << 24
+"""Of one message: a rollout tells each of its finished episodes, some 50 bytes."""
 HEADER = struct.Struct("<4sIII")
 
 Message = dict[str, Any]
@@ -28,7 +29,7 @@ def encode(message: Message) -> bytes:
     """The frame of one message.
 
     Raises:
-        ProtocolError: the message is not plain JSON, holds NaN or an infinity, or is larger than 1 MiB.
+        ProtocolError: the message is not plain JSON, holds NaN or an infinity, or is larger than 16 MiB.
     """
     try:
         payload = _to_json(message).encode()

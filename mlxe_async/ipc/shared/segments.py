@@ -111,8 +111,8 @@ class Segment:
         Raises:
             ResourceError: the kernel cannot reserve that much, or the size is sealed already.
         """
-        if size > os.fstat(self.fd).st_size:
-            _reserve(self.name, self.fd, size)
+        if size > (reserved := os.fstat(self.fd).st_size):
+            _reserve(self.name, self.fd, size, reserved)
         if sealed and not fcntl.fcntl(self.fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SEAL:
             fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _FULL_GROWN)
         self.size = os.fstat(self.fd).st_size
@@ -156,10 +156,11 @@ class Segment:
         self.close()
 
 
-def _reserve(name: str, fd: int, size: int) -> None:
+def _reserve(name: str, fd: int, size: int, reserved: int = 0) -> None:
     # Asked for more than there is, the kernel does not refuse: it takes page after page until it has to kill a process.
-    if size > (left := available_memory()):
-        raise ResourceError(f"segment {name}: cannot reserve {_mebibytes(size)}: only {_mebibytes(left)} are left")
+    if size - reserved > (left := available_memory()):
+        more = f"{_mebibytes(size - reserved)} more" if reserved else _mebibytes(size)
+        raise ResourceError(f"segment {name}: cannot reserve {more}: only {_mebibytes(left)} are left")
     try:
         os.posix_fallocate(fd, 0, size)
     except OSError as error:

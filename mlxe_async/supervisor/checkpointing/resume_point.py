@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -128,7 +129,7 @@ class ResumePoint:
         if not self.has_saved and not self._repeats(settings):
             kind = next(one.schedule.kind for one in (settings, self.settings) if not one.schedule.reproducible)
             why = f': nothing was saved before it ended, and under schedule "{kind}" beginning anew is another run'
-        file = visible(str(self.folder.path / "settings.toml"))
+        file = shlex.quote(visible(str(self.folder.path / "settings.toml")))
         return RunFailed(f"{self.cause}{why}; begin a new run with its settings: python -m mlxe_async {file}")
 
     def refuse_other_weights(self, digest: str | None) -> None:

@@ -127,6 +127,7 @@ class WeightsSaver:
         "Why nothing could be saved the last time; None if it was."
         # The regular ones are written by a thread, so that a slow disk does not stop the loop.
         self._one_at_a_time = threading.Lock()
+        self._thread, self._untold = threading.get_ident(), list[events.Event]()
 
     @property
     def score(self) -> float | None:
@@ -152,6 +153,11 @@ class WeightsSaver:
             elif best is not None and not solved and best.version != self._best_saved:
                 self._write_best(best, solved_at)
             self._write(version, flat, facts)
+
+    def tell(self) -> None:
+        """Write the lines on what another thread has saved."""
+        while self._untold:
+            self._log.emit(self._untold.pop(0))
 
     # -- whole checkpoints --------------------------------------------------------------------------------------------
 
@@ -209,7 +215,13 @@ class WeightsSaver:
 
     def _failed(self, number: int, error: BaseException) -> None:
         self.unsaved = str(error)
-        self._log.emit(events.CheckpointRejected(number=number, cause=self.unsaved))
+        self._tell(events.CheckpointRejected(number=number, cause=self.unsaved))
+
+    def _tell(self, event: events.Event) -> None:
+        """Have subscribers hear of it from the thread that made this object, whichever saves."""
+        self._untold.append(event)
+        if threading.get_ident() == self._thread:
+            self.tell()
 
     def _check_folder(self) -> None:
         # Else it would be made again, without the log and all else.
@@ -257,7 +269,7 @@ class WeightsSaver:
             self._failed(number, error)
             return False
         self.unsaved = None
-        self._log.emit(
+        self._tell(
             events.Checkpoint(
                 number=number,
                 version=version,

@@ -44,6 +44,8 @@ class MemorizerHandle:
         self._unseen = 0
         self._used: dict[str, Any] | None = None
         self._used_by: dict[int, dict[str, Any]] = {}
+        self._drawn_in: dict[int | None, int] = {}
+        "Life of the memorizer that the last plan of each lane, or of all, was drawn in."
         self._calls = 0
         self.busy = False
 
@@ -66,7 +68,7 @@ class MemorizerHandle:
         self.rows_ingested = rows_ingested
 
     async def keep(self, path: str) -> dict[str, Any]:
-        """Have the memory written to a file, all that is committed included; see `workers.StateFiles.save`.
+        """Have the memory written to a file, all that is committed included; see `workers.state_files.StateFiles.save`.
 
         Raises:
             ProcessDied: the memorizer died meanwhile.
@@ -102,6 +104,11 @@ class MemorizerHandle:
             self._used = plan
         else:
             self._used_by[lane] = plan
+
+    def given_up(self, plan: dict[str, Any], lane: int | None = None) -> None:
+        """Nothing comes of a plan: the room of its rollouts is free, unless a death has made them ready again."""
+        if self.process.alive and self._drawn_in.get(lane) == self.process.epoch:
+            self.used(plan, lane)
 
     @property
     def to_settle(self) -> dict[str, Any] | None:
@@ -147,7 +154,7 @@ class MemorizerHandle:
                 self._unseen = 1
                 if self._context.ending:
                     return {"updates": 0}  # and `busy` for good: what it did is not known
-        self.busy = False
+        self.busy, self._drawn_in[lane] = False, self.process.epoch
         ingested = plan["ingested"]
         positions = tuple(ingested["positions"])
         settled = used is not None

@@ -16,7 +16,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mlxe_async.errors import AuditFailed, MlxeError, NumericError, ProcessDied, RunFailed, StepsDiffer, Unpublished
+from mlxe_async.errors import (
+    AuditFailed,
+    MlxeError,
+    NumericError,
+    ProcessDied,
+    ResourceError,
+    RunFailed,
+    StepsDiffer,
+    Unpublished,
+)
 from mlxe_async.ipc.messages.remote_error import RemoteError
 from mlxe_async.ipc.processes.process import Process
 from mlxe_async.logs import events
@@ -27,8 +36,10 @@ from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
 from mlxe_async.supervisor.learning.team import TeamHandle
 from mlxe_async.supervisor.recording.steps import Ended, Learned, Published
 
-_ENDING: dict[str, type[MlxeError]] = {one.__name__: one for one in (AuditFailed, Unpublished, StepsDiffer)}
-"""Errors of an algorithm that another try would not mend."""
+_ENDING: dict[str, type[MlxeError]] = {
+    one.__name__: one for one in (AuditFailed, ResourceError, StepsDiffer, Unpublished)
+}
+"""Errors that another try would not mend."""
 Outcome = Literal["nothing", "applied", "odd", "lost", "beaten"]
 """The end of a plan: it was empty, led to new weights, to none that are finite, died, or its network was no better."""
 TRIES = 3
@@ -235,9 +246,8 @@ class LearnerHandle:
     def _give_up(self, plan: dict[str, Any], why: str, lane: int | None = None) -> None:
         """Nothing comes of a plan."""
         self._note_fruitless(why)
-        if "slots" in plan and self.process is not self._memorizer.process:
-            # A memorizer that lives on would keep its rollouts' room for it.
-            self._memorizer.used(plan, lane)
+        if "slots" in plan:
+            self._memorizer.given_up(plan, lane)
         self.busy = False
         self._context.delivered.clear()
 

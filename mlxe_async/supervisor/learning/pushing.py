@@ -120,21 +120,22 @@ class PushedLearnerHandle(LearnerHandle):
                 plan = await self._memorizer.memorize_of(lane)
             if not plan["updates"]:
                 return
-            await self._push(plan, lane)
-            if "slots" in plan or self._context.ending:
+            is_left_over = await self._push(plan, lane)
+            if ("slots" in plan and not is_left_over) or self._context.ending:
                 return
 
-    async def _push(self, plan: dict[str, Any], lane: int) -> None:
+    async def _push(self, plan: dict[str, Any], lane: int) -> bool:
+        """Push by a plan; True if its rollout was played by older weights: that of the executor's is behind it."""
         self.pushes.made += 1
         place = await self._place(lane)
         push = await self._differentiated(plan, lane, place)
         if push is None:
             self._free[lane].append(place)
-            return
+            return False
         self._memorizer.used(plan, lane)
         if (refused := self._refused(push.about)) is not None:
             self._end(push, refused)
-            return
+            return refused == "too_old"
         self._waiting.append(push)
         self._note_waiting()
         if self._how.waits and self._may_step:
@@ -143,6 +144,7 @@ class PushedLearnerHandle(LearnerHandle):
             self._bell.ring()
         if self._how.waits:
             await push.used.wait()
+        return False
 
     async def _place(self, lane: int) -> int:
         """A free place of a worker; the oldest push that waits gives way, or it is waited for."""

@@ -254,6 +254,8 @@ class Blueprint:
         plan.add("learner, later", SLOTS * STATE_VECTORS * 4 * self.parameters)
         if self.traits.deterministic:
             plan.add("executors, later", SLOTS * self.layout.nbytes(self.envs) * self.executors)
+        if self.pushes:  # of one gradient; an update of several steps pushes as many
+            plan.add("pushes, later", 4 * self.parameters * self.combining.places * self.learned_from)
         if lag := self.traits.simulated_lag:
             plan.add("older weights, later", (lag + 1) * 4 * self.parameters)
         return plan

@@ -1,5 +1,7 @@
 """What is saved beside the newest weights: the best ones that were tested."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -114,3 +116,16 @@ def test_what_solved_the_task_is_saved_at_once_and_alone(made):
         save(saver, version)
     assert kept(path) == [2, 10.0, 5]
     assert checkpoints.load(path / "checkpoints", "solved")[1]["version"] == 1
+
+
+def test_subscribers_hear_of_it_from_the_loops_thread_whichever_thread_saved(made):
+    saver, told, _ = made
+    heard = []
+    thread = threading.Thread(target=lambda: (save(saver, 1), heard.append(list(told))))
+    thread.start()
+    thread.join()
+    assert heard == [[]]
+    saver.tell()
+    assert [type(one).__name__ for one in told] == ["Checkpoint"]
+    save(saver, 2)
+    assert [one.version for one in told] == [1, 2]
