@@ -4,8 +4,8 @@ A rule looks at spaces, the registry's entry, how long the run is to be and what
 It sets a key only where the settings do not write it and no rule above it has. What was chosen is kept in the run's
 folder: a resumed run, a replay and a process that is started again take exactly these values.
 
-The rules are those of built-in algorithms; one's own has the defaults that its author gave it. `mlxe` has none either:
-its defaults are its paper's.
+The rules are those of built-in algorithms; one's own has the defaults that its author gave it. `mlxe` has those of
+`[task]` alone: its other defaults are its paper's.
 """
 
 from __future__ import annotations
@@ -64,6 +64,8 @@ class Known:
         executors: processes that step environments.
         steps: environment steps of the whole run, if `stop.env_steps` says so.
         measure: plays at random, once and only if a rule asks.
+        history: observations in one, stacked along the first axis.
+        is_tempered: whether executors draw by temperatures other than 1.
     """
 
     algorithm: str
@@ -75,6 +77,8 @@ class Known:
     executors: int
     steps: int | None
     measure: Callable[[], Measured]
+    history: int = 1
+    is_tempered: bool = False
 
     @cached_property
     def measured(self) -> Measured:
@@ -99,7 +103,9 @@ class Known:
     def has_channels_last(self) -> bool:
         """True of one array (H, W, C)."""
         shape = self.spaces.observation_shape
-        return len(shape) == len("HWC") and not self.spaces.parts and image_of(shape)[1]
+        if len(shape) != len("HWC") or self.spaces.parts:
+            return False
+        return image_of((shape[0] // self.history, *shape[1:]))[1]
 
     @property
     def has_body(self) -> bool:
@@ -322,8 +328,14 @@ RULES: tuple[Rule, ...] = (
             "algorithm.entropy": 0.0,
             "algorithm.learning_rate": 7e-4,
             "algorithm.learning_rate_last": 5e-5,
-            "algorithm.max_kl": 0.05,
         },
+    ),
+    Rule(
+        "numbers, bounded",
+        "an update that has moved a policy of numbers far is over",
+        frozenset({"ppo"}),
+        lambda known: _numbers(known) and not known.is_tempered,
+        {"algorithm.max_kl": 0.05},
     ),
     Rule(
         "many numbers",

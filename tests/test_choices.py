@@ -14,6 +14,7 @@ from mlxe_async.choices import BOUNDED, ROLLOUTS, RULES, TABLES, VALUES
 from mlxe_async.ipc.shared.words import PAGE_BYTES, ProgressPage
 from mlxe_async.settings import load_settings
 from mlxe_async.supervisor.startup.probe import judged
+from mlxe_async.tasks.vector import VectorTask
 from mlxe_async.workers.probe import Probe
 
 PRESETS = sorted((Path(__file__).parents[1] / "settings").glob("*.toml"))
@@ -68,6 +69,24 @@ def found(env, name, overrides=(), **tables):
     facts = probed(settings)
     outcome = judged(settings, facts)
     return outcome.settings, {one["setting"]: one["value"] for one in facts["chosen"]}, outcome.cautions
+
+
+def test_stacked_pictures_are_turned_as_single_ones_are():
+    for history, shape in ((1, (3, 12, 12)), (4, (12, 12, 12))):
+        settings, chosen, _ = found("Grid-v0", "ppo", [f"task.history={history}"])
+        assert chosen["task.channels_first"] is True
+        vector = VectorTask(settings.task.model_dump(), 1)
+        assert vector.spaces.observation_shape == shape
+        vector.close()
+
+
+def test_temperatures_by_executor_leave_no_bound_by_distance():
+    _, chosen, _ = found("Pendulum-v1", "ppo")
+    assert chosen["algorithm.max_kl"] == 0.05
+    apart = {"kind": "is", "executors": 2, "temperature_by_executor": [1.0, 1.5]}
+    settings, chosen, _ = found("Pendulum-v1", "ppo", schedule=apart)
+    assert "algorithm.max_kl" not in chosen
+    assert settings.algorithm.table["max_kl"] == 0.0
 
 
 def test_numbers_under_a_short_time_limit_get_long_rollouts_scaled_rewards_and_a_near_horizon():

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class A2CFields(OnPolicyFields):
     """Settings that A2C shares with algorithms that differ from it in their targets alone."""
 
-    optimiser: Literal["adam", "rmsprop"] = key("adam", "rmsprop, as published, takes larger steps at first.")
+    optimiser: Literal["adam", "rmsprop"] = key("adam", "rmsprop, as published, takes smaller steps at first.")
     value_clip: float = key(
         0.0, "Largest error of a value that counts; higher follows outliers, 0: any.", fields.SOME_CRITIC, ge=0
     )

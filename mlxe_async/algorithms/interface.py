@@ -131,7 +131,7 @@ class Priorities:
             rows that no update has seen yet have what `derive` computed as `initial_priority`, if that is among the
             derived columns and not infinite, else the largest priority that any update returned, at least 1; or
             `"factors"`: at the start of each learning phase, which is the first draw after new rows came, all stored
-            rows are appraised anew by the newest published weights (see `further.Appraising`) and keep these
+            rows are appraised anew by the newest published weights (see `optional_verbs.Appraising`) and keep these
             probabilities until the next.
         factors: for `"factors"`, one or more of `"age"` (newest first), `"risk"` (lowest return first) and `"td"`
             (largest error first). Each is normalised to sum 1; their mean to the power of the exponent is normalised.
@@ -140,8 +140,8 @@ class Priorities:
         correction: exponent beta of the importance weights (N P)^-beta / max; 0 leaves all weights at 1.
         correction_last: what beta becomes in `correction_steps` environment steps, linearly; None: it stays.
         correction_steps: until then, and at `correction_last` from then on.
-        largest_decay: factor of the largest priority, which new rows get, for each update; below 1 it can fall, down to
-            the largest that the last update returned, and need not be 1.
+        largest_decay: factor of the largest priority, which new rows get, for each plan of updates; below 1 it can
+            fall, down to the largest that the last update returned, and need not be 1.
 
     Raises:
         ValueError: `correction_last` without steps, or a decay outside of (0, 1].
@@ -209,6 +209,9 @@ class Algorithm:
     without it, segments must end where episodes do."""
     has_gradients: ClassVar[bool] = True
     """False if `update` steps without `backward`, as one of a table does: executors cannot make its gradients."""
+    near_behaviour: ClassVar[tuple[str, ...]] = ()
+    """Keys that bound the distance from the rows' behaviour where they are not 0. At a temperature other than 1 a
+    policy is at such a distance from its own rows, so a run that has both is refused."""
     defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Table -> key -> value of settings that suit the algorithm, used where the file says nothing."""
 

@@ -2,9 +2,7 @@
 
 Papers: Schulman et al. 2017 (clipped surrogate, eq. 7; adaptive KL penalty, section 4), Schulman et al. 2016
 (generalised advantages, eq. 16). Actions may be one choice, several, or numbers.
-Where we differ: the ratio is taken to the stored behaviour, so that rollouts of a slightly older version are sound;
-truncated and cut episodes go on with the value of their true last observation; the running normalisation of the
-observations travels with the weights under one version.
+Where we differ: the ratio is taken to the stored behaviour, so rollouts of a slightly older version are sound.
 
 What do I change to make ...
   another loss                `policy_loss` or `value_loss`: pure functions, added up in `loss`.
@@ -44,7 +42,7 @@ class PPOSettings(OnPolicyFields):
     clip: float = key(0.2, "Higher lets one update change a probability by more.", DIFFERS, gt=0, le=10)
     value_clip: float = key(0.0, "Higher lets one update change a value by more; 0: as far as it goes.", MOVES, ge=0)
     epochs: int = key(10, "Passes over each rollout; more learn more from it, and drift.", ge=1, le=1000)
-    value_epochs: int = key(0, "If not 0, passes of the critic alone, after those of the actor alone.", ge=0, le=1000)
+    value_epochs: int = key(0, "If not 0, passes of the critic's own layers, after those of all else.", ge=0, le=1000)
     minibatch: int = key(64, "Rows per step of the optimiser; more are smoother and fewer steps.", ge=1)
     minibatches: Literal["rows", "sequences"] = key("rows", "Shuffled rows; or sequences, with advantages made anew.")
     sequence_steps: int = key(16, "Rows of a shuffled piece; more go further back, and mix less.", PIECES, ge=1)
@@ -77,6 +75,7 @@ class PPO(LearnsFromRollouts):
     Settings = PPOSettings
     settings: PPOSettings
     off_policy = "corrects"
+    near_behaviour = ("max_kl", "kl_penalty_target")
 
     def build(self) -> None:
         """An actor and a critic, side by side or on layers that they share."""
@@ -84,13 +83,15 @@ class PPO(LearnsFromRollouts):
         s, below = self.settings, self.shared()
         self.actor = layers(s, below, s.policy, policies.outputs_of(self.spaces), last=0.01)
         self.log_std = self.deviation()
-        self.critic = layers(s, below, s.value, 1)
-        self.batch_rows = s.minibatch
+        self.critic, self.batch_rows = layers(s, below, s.value, 1), s.minibatch
 
     def build_learner(self) -> None:
         """Adam with the epsilon of the paper's code."""
         super().build_learner()
-        self.optimiser, self.kl_coefficient = Adam(self.learned(), eps=1e-5), 1.0
+        own = [*self.critic.parameters()] if self.settings.value_epochs else []
+        self.optimiser, self.kl_coefficient = Adam(self.learned()[: -len(own) or None], eps=1e-5), 1.0
+        if own:  # Adam's moments would move the actor where the critic alone learns
+            self.critic_optimiser = Adam(own, eps=1e-5)
 
     def update(self, batch: Rows, clock: Clock) -> Metrics:
         """A step of the optimiser for each minibatch of rollouts (T, B, ...)."""
@@ -106,10 +107,10 @@ class PPO(LearnsFromRollouts):
             clip_grad_norm_(self.optimiser.gradient, s.max_gradient_norm)
             self.optimiser.step(self.now["learning_rate"])
         for rows in self.minibatches(batch, s.value_epochs):
-            self.optimiser.zero_grad()
+            self.critic_optimiser.zero_grad()
             self.critic_loss(rows).backward()
-            clip_grad_norm_(self.optimiser.gradient, s.max_gradient_norm)
-            self.optimiser.step(self.now["learning_rate"])
+            clip_grad_norm_(self.critic_optimiser.gradient, s.max_gradient_norm)
+            self.critic_optimiser.step(self.now["learning_rate"])
         self.count(batch)
         means = metrics.means(measured) | {"minibatches": len(measured), "learning_rate": self.now["learning_rate"]}
         if s.kl_penalty_target:
@@ -145,6 +146,5 @@ class PPO(LearnsFromRollouts):
             parts = (rollouts.columns(batch, size, (recurrent.STATE,)) for _ in range(epochs))
             return (self.with_advantages(piece) for part in parts for piece in part)
         if self.cell is not None and epochs:
-            pieces = recurrent.minibatches(self, batch | self.advantages(batch), size, epochs)
-            return (self.valid_rows(piece) for piece in pieces)
+            return map(self.valid_rows, recurrent.minibatches(self, batch | self.advantages(batch), size, epochs))
         return rollouts.shuffled(self.with_advantages(batch), size, epochs, self.rng) if epochs else iter(())

@@ -1,6 +1,6 @@
 """Fast twins: what some built-in algorithms say, computed in less time. Deleting one changes nothing but the rate.
 
-An algorithm's file says in plain torch what is learned, and that is what is learned. For the built-in files there are
+An algorithm's file says in plain torch what is learned, and that is what is learned. For six built-in files there are
 twins here, derived from them by hand. The learner asks the function `updates` for the way to do an algorithm's updates,
 and gets the twin only where all of this holds:
 

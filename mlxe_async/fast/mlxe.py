@@ -1,6 +1,6 @@
 """MLxE's fast twin: losses on replayed rows differentiated by hand, the network by numpy.
 
-Derived from the text of `algorithms.mlxe.MLxE`.
+Derived from the text of `algorithms.mlxe.paper.MLxE`.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class FrameRing:
     def __init__(self, buffer: object, offset: int, streams: int, rows: int, depth: int, frame_bytes: int) -> None:
         self.rows, self.depth, self.frame_bytes = rows, depth, frame_bytes
         count = streams * rows + 1
-        flat = np.frombuffer(buffer, np.uint8, count * frame_bytes, offset)  # type: ignore[call-overload]
+        flat = np.frombuffer(buffer, np.uint8, count * frame_bytes, offset)  # type: ignore[call-overload]  # any buffer
         self._frames = flat.reshape(count, frame_bytes)
         self._nothing = count - 1
         self._back = np.arange(depth - 1, -1, -1)

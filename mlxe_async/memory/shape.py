@@ -85,7 +85,7 @@ class ReplayShape:
         derived: the columns computed when a segment is closed, as JSON.
         prioritised: whether rows are drawn by the priorities that updates left.
         frames: number of frames stacked in an observation (frames, ...), each of which is stored once; 0: no stacks.
-        largest_decay: factor of the largest priority for each update; 1: it never falls.
+        largest_decay: factor of the largest priority for each plan of updates; 1: it never falls.
         moments: entries of an observation whose running mean and variance are kept (see `moments`); 0: they are not.
         plan_slots: plans that may be learned from at once; they take turns, or each lane has its own.
 

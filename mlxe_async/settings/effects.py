@@ -79,8 +79,9 @@ def idle(settings: Settings, memory: str | None = None, *, is_named: bool = True
         yield from off("schedule", "rollout_steps", "schedule.sync", '"rollout"')
     if schedule.kind in ("serial", "istb"):
         of_roles = {"schedule": "memorizer", "learner": "own_core", "supervision": "max_executor_rss_mb"}
+        but = " but the evaluator" if schedule.kind == "istb" else ""
         for table, key in of_roles.items():
-            yield from off(table, key, "schedule.kind", None, "all roles but the evaluator live in one process there")
+            yield from off(table, key, "schedule.kind", None, f"all roles{but} live in one process there")
     if schedule.kind in ("serial", "is") and not schedule.simulated_lag:
         why = "it bounds what schedule.simulated_lag makes older, which is 0"
         yield from off("schedule", "max_policy_lag", "schedule.kind", None, why)
@@ -283,6 +284,8 @@ def _with_what_follows(beside: Mapping[str, Any], values: Mapping[str, Any]) -> 
         return beside
     kind, bound = schedule["kind"], schedule.get("max_policy_lag")
     schedule["policy_lag"] = (1 if bound is None else bound) if kind == "oa" else schedule.get("simulated_lag", 0)
+    if any(one != 1 for one in schedule.get("temperature_by_executor") or ()) or schedule.get("epsilon_by_executor"):
+        schedule["policy_lag"] = max(1, schedule["policy_lag"])  # another policy's rows, as older ones are
     # `ia` learns from as many rollouts as the fastest finish, others gather what they are told to.
     if schedule.get("sync") == "rollout" and kind != "ia" and not values.get("rows_per_update"):
         rollouts = 1 if kind == "oa" else schedule["executors"] - schedule.get("exploit_only", 0)

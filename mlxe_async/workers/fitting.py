@@ -100,6 +100,8 @@ def choices_for(
         executors=settings["schedule"].get("executors", 1),
         steps=settings.get("stop", {}).get("env_steps"),
         measure=play,
+        history=settings["task"].get("history", 1),
+        is_tempered=any(one != 1 for one in settings["schedule"].get("temperature_by_executor") or ()),
     )
     return list(chosen(known, {**said, "algorithm": written.keys()}))
 

@@ -235,6 +235,7 @@ def _look_at_exploring(
         drawn = algorithm.policy(algorithm.observed(obs), Acting().start(algorithm.carry, 1)) if acting.asked else None
     if what in acting.asked and not (what == "temperature" and acting.asked & {"epsilon", "noise"}):
         if what == "epsilon" or hasattr(drawn, "tempered"):
+            _look_at_distances(algorithm, key if what == "temperature" else ())
             return
         why = f"its policy gives a {type(drawn).__name__}, which has no tempered(temperature)"
     elif "epsilon" in acting.asked:
@@ -247,6 +248,20 @@ def _look_at_exploring(
         why = "it acts in a way of its own, which asks for neither"
     message = f'got {key}, expected none with algorithm.name = "{name}": {why}'
     raise Refused([(("schedule", f"{what}_by_executor"), message)])
+
+
+def _look_at_distances(algorithm: Any, temperatures: Sequence[float]) -> None:
+    """See that an update is not bounded by a distance that temperatures make.
+
+    Raises:
+        Refused: it is.
+    """
+    if all(one == 1 for one in temperatures):
+        return
+    for name in getattr(algorithm, "near_behaviour", ()):
+        if bound := getattr(algorithm.settings, name):
+            told = f"got {bound:g}, expected 0 with schedule.temperature_by_executor = {list(temperatures)}"
+            raise Refused([(("algorithm", name), f"{told}: such rows are at a distance from the policy at first")])
 
 
 def _look_for_task(task: Mapping[str, Any], refused: Refused, limited: Limited) -> None:

@@ -30,6 +30,12 @@ class Plain:
         self.layer_norm = algorithm.settings.layer_norm
         self.eps, self.kind, self.steps = eps, kind, 0
         self.first, self.second = torch.zeros_like(self.flat), torch.zeros_like(self.flat)
+        self.moved = torch.ones_like(self.flat)
+
+    def moves(self, *heads):
+        """Weights (P,) of these heads alone are moved from now on."""
+        shapes = [(float(name.partition(".")[0] in heads), int(np.prod(shape))) for name, shape in self.parameters]
+        self.moved = torch.cat([torch.full((size,), is_one, dtype=torch.float64) for is_one, size in shapes])
 
     def arrays(self, flat, noise=None):
         """Weights by name, under noise (name -> epsilon) if there is some."""
@@ -59,6 +65,7 @@ class Plain:
         """One step down the gradient of `loss(weights)`, cut to `longest` if that is not 0; returns its length."""
         leaf = self.flat.clone().requires_grad_()
         (gradient,) = torch.autograd.grad(loss(leaf), leaf)
+        gradient = gradient * self.moved
         length = float(gradient.norm())
         if longest and length > longest:
             gradient = gradient * (longest / length)

@@ -392,6 +392,10 @@ def test_ppo_with_a_penalty_a_clipped_value_and_a_clock_takes_the_steps_of_a_pla
     more |= {"minibatch": 16, "gae_lambda": 0.6, "annealed": ("clip", "entropy")}
     algorithm = agent("ppo", **more)
     plain, start, s, coefficient = Plain(algorithm, eps=1e-5), algorithm.weights(), algorithm.settings, 1.0
+    critic = Plain(algorithm, eps=1e-5)
+    critic.moves("critic")
+    if own_epochs:
+        plain.moves("common", "actor")
     for number, reward in enumerate((0.1, 3.0)):
         rows, rng, left = rollout(number, reward=reward), generator_of(algorithm), 1 - 0.4 * number
         rate, now = 0.01 - 0.008 * 0.4 * number, (0.1 * left, 0.05 * left, coefficient)
@@ -400,7 +404,9 @@ def test_ppo_with_a_penalty_a_clipped_value_and_a_clock_takes_the_steps_of_a_pla
             told.append([float(one) for one in ppo_loss(plain, plain.flat, some, s, now)[1]])
             plain.step(lambda flat, r=some, n=now: ppo_loss(plain, flat, r, s, n)[0], rate, 0.5)
         for some in shuffled(with_values(plain, rows, s), 16, own_epochs, rng):
-            plain.step(lambda flat, r=some: s.value_coefficient * clipped_value_loss(plain, flat, r, s), rate, 0.5)
+            critic.flat = plain.flat
+            critic.step(lambda flat, r=some: s.value_coefficient * clipped_value_loss(plain, flat, r, s), rate, 0.5)
+            plain.flat = critic.flat
         found = algorithm.update(rows, Clock(env_steps=200_000 * number, updates=number))
         names = ("policy_loss", "value_loss", "entropy", "approximate_kl", "clipped_share")
         for name, expected in zip(names, np.mean(told, 0), strict=True):

@@ -122,6 +122,11 @@ def test_a_run_that_goes_on_is_the_same_run(live, tmp_path):
             "got 3 numbers, expected 2 with schedule.executors = 3 and schedule.exploit_only = 1",
         ),
         (PPO, {"temperature_by_executor": [1.0, 0.0, 2.0]}, "expected"),
+        (
+            {**PPO, "max_kl": 0.1},
+            {"temperature_by_executor": [1.0, 1.0, 2.0]},
+            "algorithm.max_kl: got 0.1, expected 0 with schedule.temperature_by_executor = [1.0, 1.0, 2.0]: such rows",
+        ),
         (DQN, {"epsilon_by_executor": [1.0, 1.1, 0.0]}, "expected"),
         (PPO, {"exploit_only": 3}, "expected at most 2 with schedule.executors = 3: nothing would be learned from"),
         (PPO, {"exploit_only": -1}, "expected"),

@@ -222,7 +222,9 @@ def of(name, schedule=(), env="CartPole-v1", **keys):
 
 
 ROLLOUTS = {"kind": "is", "sync": "rollout", "executors": 2, "envs_per_executor": 4, "rollout_steps": 16}
+APART = {"kind": "is", "executors": 2, "temperature_by_executor": [1.0, 3.0]}
 NO_OLDER = {
+    "temperatures of 1": of("a2c", {**APART, "temperature_by_executor": [1.0, 1.0]}, clip=0.2),
     "is has no older rows": of("a2c", {"kind": "is"}, clip=0.2),
     "nor has serial": of("a2c", {"kind": "serial"}, clip=0.2),
     "nor ia": of("a2c", {"kind": "ia"}, clip=0.2),
@@ -241,6 +243,8 @@ NO_OLDER = {
     "however it is made": of("reinforce", deviation="free"),
 }
 OLDER = {
+    "temperatures": of("a2c", APART, clip=0.2),
+    "temperatures, corrected": of("impala", APART, rho_clip=2.0, c_clip=2.0),
     "oa": of("a2c", {"kind": "oa"}, clip=0.2),
     "on purpose": of("a2c", {"kind": "is", "simulated_lag": 2}, clip=0.2),
     "below 1": of("impala", {"kind": "is"}, rho_clip=0.9, c_clip=0.5),

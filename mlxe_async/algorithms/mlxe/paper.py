@@ -68,9 +68,9 @@ class MLxESettings(BootstrapFields, StepFields, CorrectionFields, CriticFields, 
     entropy: float = fields.entropy(0.01)
     batch: int = fields.batch(256)
     train_every: int = fields.train_every(2)
-    min_updates: int = key(0, "If not 0, updates per finished episode, or per stored batch if more of them.", ge=0)
+    min_updates: int = key(0, "If not 0, updates per segment, or per stored batch if more of them.", ge=0)
     updates_per: Literal["segment", "iteration"] = key(
-        "segment", "iteration: min_updates for all new episodes together, as MLxE.", "min_updates > 0"
+        "segment", "iteration: min_updates for all new segments together, as MLxE.", "min_updates > 0"
     )
 
 
@@ -320,7 +320,7 @@ class MLxE(Algorithm):
             polyak(self.target, self.learned, 1.0)
             self.followed = clock.version
 
-    # -- running moments of observations; see `further.Normalising` --
+    # -- running moments of observations; see `optional_verbs.Normalising` --
 
     @property
     def moment_entries(self) -> int:

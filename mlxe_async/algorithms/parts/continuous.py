@@ -234,7 +234,7 @@ class Continuous(Algorithm):
             return spaces.for_environment(found.argmax(-1))
         return bounded(found[..., : math.prod(spaces.action_shape)].tanh(), spaces)
 
-    # -- running moments of observations; see `further.Normalising` --
+    # -- running moments of observations; see `optional_verbs.Normalising` --
 
     @property
     def moment_entries(self) -> int:

@@ -27,7 +27,7 @@ from mlxe_async.algorithms.parts import fields
 from mlxe_async.networks.mixed import pictures_in
 from mlxe_async.rows import MASK, Array, Spaces
 
-LOWEST, HIGHEST = -5.0, 2.0  # of a log-deviation that a network computes
+LOWEST, HIGHEST = -5.0, 2.0  # of a log-deviation
 OF_NUMBERS = 'task.action_kind == "box"'
 
 
@@ -117,10 +117,17 @@ def outputs_of(spaces: Spaces) -> int:
 def distribution(spaces: Spaces, scores: Any, log_std: Any, mask: Any = None) -> Distribution:
     """Distribution of actions, by an actor's outputs (B, n), log-deviations, and a mask (B, n); arrays or tensors."""
     if spaces.action_kind == "box":
-        return Gaussian(scores, log_std.clip(LOWEST, HIGHEST), spaces, scaled=True)
+        return Gaussian(scores, _within(log_std), spaces, scaled=True)
     if spaces.action_kind == "discrete":
         return Categorical(scores, mask)
     return MultiCategorical(scores, spaces.action_sizes, spaces.action_shape, mask)
+
+
+def _within(log_std: Any) -> Any:
+    """Log-deviations within their bounds; numbers that are learned are put back there, where they have a gradient."""
+    if getattr(log_std, "requires_grad", False) and log_std.is_leaf:
+        log_std.data.clamp_(LOWEST, HIGHEST)
+    return log_std.clip(LOWEST, HIGHEST)
 
 
 def best(spaces: Spaces, scores: Any, obs: Any) -> Any:

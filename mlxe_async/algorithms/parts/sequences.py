@@ -55,6 +55,9 @@ class SequenceFields(CellFields):
     @model_validator(mode="after")
     def _has_a_sequence(self) -> SequenceFields:
         s: Any = self
+        if self.cell != "none" and self.window < 2:
+            told = "burn_in + sequence_steps + n_step - 1 to be at least 2, the rows of one sequence"
+            raise ValueError(f"sequence_steps: got {self.sequence_steps}, expected {told}")
         if self.cell != "none" and s.batch < self.window:
             told = f"burn_in + sequence_steps + n_step - 1 = {self.window}, the rows of one sequence"
             raise ValueError(f"batch: got {s.batch}, expected at least {told}")

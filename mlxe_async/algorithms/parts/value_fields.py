@@ -63,7 +63,7 @@ class ValueBasedFields(fields.ReplayedFields, NoisyValueExplorationFields, field
     batch: int = fields.batch(64)
     start_rows: int = fields.start_rows(1000)
     train_every: int = fields.train_every(2)
-    min_updates: int = key(0, "If not 0, updates per finished episode, instead of train_every.", ge=0)
+    min_updates: int = key(0, "If not 0, updates per segment, an episode or a part of one, not train_every.", ge=0)
     target_every: int = fields.target_every(128)
     target_rate: float = fields.target_rate(1.0)
     learning_rate: float = fields.learning_rate(1e-3)
