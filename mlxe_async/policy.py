@@ -104,7 +104,7 @@ class Policy(Answering):
         wrappers: str | None = None,
     ) -> None:
         self.settings, self.spaces, self.version = settings, spaces, version
-        self.checkpoint, self.path, self._wrappers = checkpoint, path, wrappers
+        self.checkpoint, self.path, self.wrappers = checkpoint, path, wrappers
         self.flat = np.ascontiguousarray(flat, dtype=np.float32)
         self.algorithm = self._built()
         self.counters = counters = dict(counters or {})
@@ -121,7 +121,7 @@ class Policy(Answering):
 
         Empty where there are none, and where the version is older than what they first told.
         """
-        return {} if self._wrappers is None else states_in(self._wrappers)
+        return {} if self.wrappers is None else states_in(self.wrappers)
 
     @property
     def origin(self) -> str:
@@ -314,7 +314,7 @@ class Policy(Answering):
                 recording = stack.enter_context(Recording(Path(video), name))
                 wrap = {"wrap": recording.wrap}
             with _rendering(task["env"], render_mode):
-                vector = VectorTask(task, 1, evaluation=True, max_episode_steps=limit, state=self._wrappers, **wrap)
+                vector = VectorTask(task, 1, evaluation=True, max_episode_steps=limit, state=self.wrappers, **wrap)
             stack.callback(vector.close)
             self.expect(vector.spaces)
             for number in range(episodes):
@@ -386,18 +386,19 @@ class Policy(Answering):
         if episodes is not None and episodes < 1:
             raise ValueError(f"watching a policy: expected at least 1 episode, got {episodes}")
         rules = Rules.from_mapping(self.settings.evaluation.model_dump())
-        seeds = dataclasses.replace(rules, episodes=episodes or rules.episodes).seeds
+        rules = dataclasses.replace(rules, episodes=episodes or rules.episodes)
         rng = generator(rules.seed, "evaluation.actions") if sampled else None
-        each = min(len(seeds), MOST_AT_ONCE)
+        each = min(rules.episodes, MOST_AT_ONCE)
         task = VectorTask(
             self.settings.task.model_dump(),
             each,
             evaluation=True,
             max_episode_steps=rules.max_episode_steps,
-            state=self._wrappers,
+            state=self.wrappers,
         )
         try:
             self.expect(task.spaces)
+            seeds = rules.seeds if task.episodes is None else rules.numbers
             groups = (seeds[first : first + each] for first in range(0, len(seeds), each))
             played = [actions for group in groups for actions in self._played(task, group, rng)]
         finally:
@@ -432,7 +433,7 @@ class Policy(Answering):
         self.expect(self._vector.spaces)
         evaluator = Evaluator(policy, self.settings.task.model_dump(), rules)
         try:
-            evaluator.add(self.version, self.flat, self._wrappers)
+            evaluator.add(self.version, self.flat, self.wrappers)
             (verdict,) = evaluator.advance()
         finally:
             evaluator.close()

@@ -275,6 +275,20 @@ def stored_outcomes(path: Path) -> list[Outcome]:
     return sorted(found, key=lambda one: (one.name, one.seed))
 
 
+def told_outcomes(path: Path) -> list[Outcome]:
+    """Return `stored_outcomes`, and those of runs and studies that were named beside it when it was last reported.
+
+    Raises:
+        RunFailed: a file is damaged.
+    """
+    stored = stored_outcomes(path)
+    if not is_study(path) or not is_file(path / ALL_OUTCOMES):
+        return stored
+    own = {(one.name, one.seed, one.run) for one in stored}
+    beside = [one for one in reported_outcomes(path / ALL_OUTCOMES) if (one.name, one.seed, one.run) not in own]
+    return [*stored, *beside]
+
+
 def stored_baselines(path: Path) -> tuple[Any, list[dict[str, Any]]] | None:
     """Return what baselines a study's folder holds: what was asked for, and what was found; None if there are none.
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from mlxe_async.analysis.scores import mean_with_interval
-from mlxe_async.analysis.statistics import bootstrap
-from mlxe_async.analysis.tables import Table, number
+from mlxe_async.analysis.statistics import FEWEST_RUNS, bootstrap
+from mlxe_async.analysis.tables import Table, number, shown
 
 State = Literal["complete", "pruned", "diverged", "failed", "refused", "running"]
 SHOWN = 10
@@ -173,8 +173,8 @@ class Verdict:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Its 95 % bootstrap interval; None for a single seed, or where a run failed."""
-        if len(self.seeds) < 2 or not all(map(math.isfinite, self._differences)):
+        """Its 95 % bootstrap interval; None for too few seeds, see `FEWEST_RUNS`, or where a run failed."""
+        if len(self.seeds) < FEWEST_RUNS or not all(map(math.isfinite, self._differences)):
             return None
         return bootstrap(self._differences, lambda drawn: float(drawn.mean()))
 
@@ -189,21 +189,31 @@ class Verdict:
 
     @property
     def _is_known(self) -> bool:
-        return not any(math.isnan(one) for one in self._differences)
+        found = self._differences
+        return not any(map(math.isnan, found)) and not {math.inf, -math.inf} <= {*found}
 
     def sentences(self) -> list[str]:
         """Return what was measured, and what follows, a sentence each."""
         told = [f"{_scores(self.best)} with the best values, {_scores(self.before)} with the settings as they were"]
         wins = sum(one > 0 for one in self._differences)
-        by = f"{self.difference:+,.1f}" if math.isfinite(self.difference) else "by runs that failed"
-        interval = self.interval
-        sure = f" [95 % interval {interval[0]:+,.1f} to {interval[1]:+,.1f}]" if interval else ""
+        by = _won(self.difference) if math.isfinite(self.difference) else "by runs that failed"
+        interval, many = self.interval, len(self.seeds) > 1 and all(map(math.isfinite, self._differences))
+        sure = doubt = ""
+        if interval:
+            sure = f" [95 % interval {_won(interval[0])} to {_won(interval[1])}]"
+            doubt = "; the interval holds 0: more seeds would tell" if interval[0] <= 0 <= interval[1] else ""
+        elif many:
+            sure = f" [{_won(min(self._differences))} to {_won(max(self._differences))} by the seeds]"
+            doubt = f"; an interval of 95 % takes fresh_seeds = {FEWEST_RUNS} or more"
         word = "better" if self.is_better else "NOT better"
-        doubt = "; the interval holds 0: more seeds would tell" if interval and interval[0] <= 0 <= interval[1] else ""
         told.append(
             f"{word} than the settings as they were: {by}{sure}, higher with {wins} of {len(self.seeds)}{doubt}"
         )
         return told
+
+
+def _won(difference: float) -> str:
+    return f"{'-' if difference < 0 else '+'}{shown(abs(difference), 'return')}"
 
 
 def _scores(values: Sequence[float]) -> str:
@@ -212,4 +222,6 @@ def _scores(values: Sequence[float]) -> str:
     if not known:
         return f"no score{failed}"
     mean, interval = mean_with_interval(known)
+    if len(known) < FEWEST_RUNS:
+        return f"{number(mean)} ({number(min(known))} to {number(max(known))} by the seeds){failed}"
     return f"{number(mean)}" + (f" [{number(interval[0])}, {number(interval[1])}]" if interval else "") + failed

@@ -182,6 +182,7 @@ def score_table(groups: Groups, thresholds: Sequence[float] = ()) -> Table:
         f"{scores.RECENT_TESTS} tests in a row is as high, median [interval]; a run that never came so far counts as "
         "worse than anything."
     )
+    note += _few_note(len(runs) for runs in unjudged.values())
     note += f" {breakout_study.CAVEAT}" if is_published else ""
     return Table("What was reached, where nothing is ever solved", head, tuple(rows), note)
 
@@ -307,10 +308,12 @@ def number(value: float) -> str:
 
 
 def shown(value: float, quantity: str) -> str:
-    """A value of a quantity: seconds with one decimal, counts whole."""
+    """A value of a quantity: seconds with one decimal, returns with three digits or more, counts whole."""
     if math.isinf(value):
         return FAILED
-    if "seconds" in quantity or quantity in ("lag", "return"):
+    if quantity == "return":
+        return f"{value:,.{1 if abs(value) >= 10 else 2 if abs(value) >= 1 else 3}f}"
+    if "seconds" in quantity or quantity == "lag":
         return f"{value:,.1f}"
     return f"{value:,.0f}"
 

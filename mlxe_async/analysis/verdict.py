@@ -107,7 +107,7 @@ class Verdict:
     """The limit of the pace, and what would raise it.
 
     Args:
-        limit: the stage that does, or `cores`, `straggler` or `rounds`.
+        limit: the stage that does, or `cores`, `disk`, `straggler` or `rounds`.
         share: part of the time in which each role worked, from 0 to 1.
         sentence: all of it in words.
         change: settings that are predicted to help.

@@ -1,7 +1,7 @@
 """The command line: what is asked for, how it went, and the exit code that says so.
 
 A mistake of the user's is told in one line per problem, without a traceback. Nothing heavy is imported before the
-settings are known to be good, and torch never is.
+settings are known to be good, and torch by few commands alone, which `HEAVY` names too.
 
     arguments, console, telling, limits         what commands share: arguments, lines that never harm, limits
     elsewhere                                   command lines of other packages, answered with what to type here

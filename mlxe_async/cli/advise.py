@@ -24,7 +24,8 @@ from mlxe_async.tasks.measured import Measured
 ABOUT = (
     "Try an environment out, play it at random for a thousand steps, and tell which algorithms fit it, which do not "
     "and why, and the settings that are chosen where a file writes nothing.\n\nThe file that --write makes writes all "
-    "of them out, each with its reason; a file of [task] env and [algorithm] name alone chooses the same ones."
+    "of them out, each with its reason; a file of [task] env, [algorithm] name and the same [stop] env_steps alone "
+    "chooses the same ones."
 )
 EXAMPLE = "advise CartPole-v1\nadvise Pendulum-v1 --steps 20000 --write pendulum.toml\nadvise --list lunar"
 LABEL = 14  # columns

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import re
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -20,6 +21,9 @@ WIDTH = 79  # columns of a page of help
 RUN = 'folder of a run, its name or run.name in runs/, or "latest"'
 CHECKPOINT = "best (of those tested), last, solved, or a number; when left out, solved if there is one, else last"
 TRUST = "run code of a run from elsewhere: a module's name or a folder; may be repeated"
+
+
+_NEGATIVE = re.compile(r"-\.?\d")
 
 
 class Parser(argparse.ArgumentParser):
@@ -58,6 +62,7 @@ class Parser(argparse.ArgumentParser):
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """The arguments; where `in_any_order` was set, words without a name may also stand behind options."""
         self._given = list(args or ())
+        args = None if args is None else self._joined(args)
         if self.in_any_order:
             asked = self.parse_intermixed_args(args, namespace)
         else:
@@ -68,6 +73,17 @@ class Parser(argparse.ArgumentParser):
             else:
                 asked.run = _found(asked.run, asked.dir)
         return asked
+
+    def _joined(self, words: Sequence[str]) -> list[str]:
+        """The words; numbers behind an option are its own, also where the first is negative: `--thresholds -4,-2`."""
+        found = list[str]()
+        for word in words:
+            action = self._option_string_actions.get(found[-1]) if found else None
+            if action is not None and action.nargs is None and _NEGATIVE.match(word):
+                found[-1] += f"={word}"
+            else:
+                found.append(word)
+        return found
 
     def format_help(self) -> str:
         """The page, in which the usage is wrapped too."""

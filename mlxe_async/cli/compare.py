@@ -14,6 +14,7 @@ import datetime as dt
 import json
 import math
 import re
+import shlex
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -85,7 +86,7 @@ def run(arguments: Sequence[str]) -> int:
             done = sum(kept.finished(arm, seed) is not None for arm, seed in plan.rounds())
             console.finish(
                 f"{stopped.name}: {done} of {len(list(plan.rounds()))} runs have finished; "
-                f"this goes on with them: python -m mlxe_async compare --resume {folder}"
+                f"this goes on with them: python -m mlxe_async compare --resume {shlex.quote(str(folder))}"
             )
             return stopped.exit_code
         outcomes = [*_outcomes(kept, plan), *others]
@@ -97,7 +98,7 @@ def run(arguments: Sequence[str]) -> int:
         shown = tables if asked.rows else [table for table in tables if table.title != run_table({}).title]
         sys.stdout.write("\n".join(table.markdown for table in shown))
         console.finish(f"the report is in {folder}: table.md, {study.ALL_OUTCOMES}")
-        console.finish(f"as one page: python -m mlxe_async report {folder}")
+        console.finish(f"as one page: python -m mlxe_async report {shlex.quote(str(folder))}")
     return 0
 
 
@@ -397,7 +398,7 @@ def _others(plan: Plan) -> list[Outcome]:
     found: list[Outcome] = []
     for path in map(Path, plan.others):
         try:
-            found += study.stored_outcomes(path) if study.has_outcomes(path) else [outcome(path)]
+            found += study.told_outcomes(path) if study.has_outcomes(path) else [outcome(path)]
         except RunFailed as error:
             raise SettingsError([f"compare: {visible(str(error), 500)}"]) from error
     return found

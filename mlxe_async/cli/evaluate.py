@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mlxe_async.analysis.tables import shown
 from mlxe_async.cli.arguments import CHECKPOINT, RUN, Parser
 from mlxe_async.cli.console import Console
 from mlxe_async.cli.play import which_checkpoint
@@ -94,22 +95,22 @@ def _in_words(verdict: Verdict, asked: argparse.Namespace) -> str:
     harder = " from adverse starts" if asked.starts == "adverse" else ""
     harder += " with sampled actions" if asked.sampled else ""
     until = " until then" if verdict.failed_at and not verdict.returns else ""  # there the other episodes stop too
-    mean = f"{verdict.return_mean:,.1f}"
+    mean = shown(verdict.return_mean, "return")
     if verdict.returns:
         found = summary(verdict.returns)
         mean += f" deviation {_number(found['deviation'])} interval {_ends(found['interval'])}"
     return (
         f"version {verdict.version} {how}{harder}: {verdict.episodes} episodes, {verdict.steps:,} steps, "
-        f"return min {verdict.return_min:,.1f} mean {mean}{until}, {verdict.seconds:.1f} s"
+        f"return min {shown(verdict.return_min, 'return')} mean {mean}{until}, {verdict.seconds:.1f} s"
     )
 
 
 def _number(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:,.1f}"
+    return "unknown" if value is None else shown(value, "return")
 
 
 def _ends(interval: list[float] | None) -> str:
-    return "unknown" if interval is None else f"{interval[0]:,.1f} to {interval[1]:,.1f}"
+    return "unknown" if interval is None else " to ".join(shown(end, "return") for end in interval)
 
 
 def _as_json(policy: Policy, verdict: Verdict, asked: argparse.Namespace) -> dict[str, Any]:

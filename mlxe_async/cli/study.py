@@ -101,19 +101,21 @@ def behaviour_of(name: str, starts: int = STARTS, steps: int = STEPS, *, trust: 
     task = policy.settings.task
     if not task.env.rpartition(":")[2].startswith("CartPole"):
         raise TaskError(f'study --policy: knows the edge of CartPole alone, got task.env = "{task.env}"')
-    world = VectorTask(task.model_dump(), starts, evaluation=True, max_episode_steps=steps)
+    world = VectorTask(task.model_dump(), starts, evaluation=True, max_episode_steps=steps, state=policy.wrappers)
     seen: list[list[Any]] = [[] for _ in range(starts)]
     taken: list[list[int]] = [[] for _ in range(starts)]
     try:
         obs = np.stack([world.reset(env, policy.settings.evaluation.seed + env) for env in range(starts)])
         going = np.ones(starts, bool)
+        policy.reset()
         while going.any():
-            actions = policy.algorithm.greedy(obs)
+            actions = policy.chosen(obs)
             step = world.step(actions, np.flatnonzero(going).tolist())
             for env in np.flatnonzero(going).tolist():
+                cartpole: Any = world.environment(env).unwrapped
                 taken[env].append(int(actions[env]))
-                seen[env].append(step.next_obs[env, [0, 2]].copy())
-            obs = np.where(going[:, None], step.next_obs, obs)
+                seen[env].append(np.array(cartpole.state)[[0, 2]])  # also where the task hides or stacks them
+            obs[going] = step.next_obs[going]
             going &= ~(step.terminated | step.truncated)
     finally:
         world.close()

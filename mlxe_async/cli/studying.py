@@ -31,6 +31,8 @@ from mlxe_async.storage.safe_text import visible
 
 PATIENCE_S = 10.0
 LONGEST_SAID, LONGEST_LOCK = 2**16, 4096
+WHOLE_LOG = "logs.max_mb=1048576"
+"""Of runs that are judged by their logs: one whose oldest lines were dropped cannot be."""
 # A failed run and one that ran into non-finite numbers are outcomes; the other codes say that nothing was tried.
 FAILURES = {3, 5}
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -118,7 +120,7 @@ class Runner:
 
     def _command(self, arm: Arm, seed: int) -> list[str]:
         where = f"run.dir={toml_value(str(self._kept.runs))}"
-        overrides = [*arm.overrides, f"run.seed={seed}", f"run.name={arm.name}", where]
+        overrides = [*arm.overrides, f"run.seed={seed}", f"run.name={arm.name}", where, WHOLE_LOG]
         sets = [part for override in overrides for part in ("--set", override)]
         return [sys.executable, "-m", "mlxe_async", arm.file, "--no-progress", *sets]
 

@@ -109,10 +109,9 @@ def prepare(kept: StudyFolder, suite: Suite, console: Console) -> None:
         if task.random is None:
             measured[name] = {"task": table, "random": random, "told": told}
         reference, named = _reference(name, task, by_task[name])
-        if random == reference:
-            raise SettingsError(
-                [f"tasks.{name}: random play reaches the reference, {reference:g}: write another reference"]
-            )
+        if random >= reference:
+            reached = f"random play reaches {random:g}, which is no less than the reference, {reference:g}"
+            raise SettingsError([f"tasks.{name}: {reached}: write a higher reference"])
         levels[name] = {"random": random, "reference": reference, "told": f"{told}; {named}"}
     about = {
         "score": suite.file.suite.score,

@@ -9,6 +9,7 @@ import hashlib
 import importlib.util
 import json
 import math
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -140,7 +141,8 @@ class _Sweeping:
                     kept.write(TABLE, trial_table(made).markdown)
                     self._console.finish(
                         f"{stopped.name}: {counted(made)}; the same command goes on: "
-                        f"python -m mlxe_async sweep {visible(self._file, 200)} --out {visible(str(self._folder), 200)}"
+                        f"python -m mlxe_async sweep {shlex.quote(visible(self._file, 200))} "
+                        f"--out {shlex.quote(visible(str(self._folder), 200))}"
                     )
                     return stopped.exit_code
             return self._finish(kept, made, finals, best, verdict)

@@ -22,7 +22,7 @@ from mlxe_async.analysis import scores
 from mlxe_async.analysis.outcomes import Outcome, outcome
 from mlxe_async.analysis.sweeps import State, Stretches, Trial, best_of, valued
 from mlxe_async.cli.console import Console
-from mlxe_async.cli.studying import STOPPING, UnderWay, ended
+from mlxe_async.cli.studying import STOPPING, WHOLE_LOG, UnderWay, ended
 from mlxe_async.errors import RunFailed
 from mlxe_async.logs.reader import Tail
 from mlxe_async.settings.searching import SearchedKey, Sweep
@@ -155,7 +155,7 @@ class Trials:
         values = {key: self._value_of(key, looked.trial.params[key]) for key in self._sweep.keys}
         own = {"run.seed": self._seed + number, "run.name": f"trial-{number}", "run.dir": str(looked.folder)}
         sets = [*self._sweep.overrides_with(values), *(f"{key}={json.dumps(value)}" for key, value in own.items())]
-        parts = [part for one in sets for part in ("--set", one)]
+        parts = [part for one in (*sets, WHOLE_LOG) for part in ("--set", one)]
         return [sys.executable, "-m", "mlxe_async", self._sweep.file, "--no-progress", *parts]
 
     def _value_of(self, key: str, param: Any) -> Any:

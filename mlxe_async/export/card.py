@@ -119,8 +119,10 @@ def _fill(folder: Path, policy: Policy, lines: Sequence[Mapping[str, Any]]) -> s
 
 def _settings(policy: Policy) -> str:
     """The settings as TOML, without folders of this machine and without what looks like a secret."""
-    run = policy.settings.run.model_copy(update={"python_path": (), "dir": "runs"})
-    return dump_settings(policy.settings.model_copy(update={"run": run}), hide_secrets=True)
+    run = policy.settings.run.model_copy(update={"python_path": (), "dir": "runs", "init_from": None})
+    items = {"reset_options": None, "test_options": None, "shuffle_options": False}
+    task = policy.settings.task.model_copy(update=items)
+    return dump_settings(policy.settings.model_copy(update={"run": run, "task": task}), hide_secrets=True)
 
 
 def _save(folder: Path, policy: Policy) -> None:

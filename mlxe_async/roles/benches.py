@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from mlxe_async.algorithms.interface import Acting
 from mlxe_async.errors import EnvironmentFault, TaskError
 from mlxe_async.roles.trials import Floats, GreedyPolicy, Rules, Trial
+from mlxe_async.rows import Array
 from mlxe_async.tasks.physics import BLOCK, CartPolePhysics, CartPoleSimulator
 from mlxe_async.tasks.vector import VectorTask
 
@@ -59,10 +61,15 @@ class _Batch:
 
 
 class SimulatorBench:
-    """All restarts of several versions as rows of one batch of the task's own simulator."""
+    """All restarts of several versions as rows of one batch of the task's own simulator.
+
+    Policies with memory are tested one at a time.
+    """
 
     def __init__(self, algorithm: GreedyPolicy, rules: Rules, simulator: CartPoleSimulator, features: int) -> None:
-        self._algorithm = algorithm
+        self._algorithm: Any = algorithm
+        self._carried = tuple(getattr(algorithm, "carry", ()))
+        self._at_once = 1 if self._carried else rules.in_flight
         self._rules = rules
         self._simulator, self._features = simulator, features
         self._starts = simulator.starts(rules.seeds, adverse=rules.starts == "adverse")
@@ -82,10 +89,10 @@ class SimulatorBench:
         ends = [rules.screen_steps if t.ticks < rules.screen_steps else rules.max_episode_steps for t in tests]
         left = [min(end, rules.max_episode_steps) - t.ticks for end, t in zip(ends, tests, strict=True)]
         ticks = min(BLOCK, *left)
-        rows, flats, obs, greedy_many = batch.rows, batch.flats, batch.obs, self._algorithm.greedy_many
+        rows, obs, greedy = batch.rows, batch.obs, self._greedy(batch)
         with np.errstate(all="ignore"):  # rows that have ended whirl on until the end of the block
             for _ in range(ticks):
-                rows.tick(greedy_many(flats, obs).reshape(-1))
+                rows.tick(greedy(obs).reshape(-1))
                 rows.observe()
         fallen = rows.fallen().reshape(len(tests), rules.episodes)
         if fallen.max() >= 0:
@@ -101,9 +108,24 @@ class SimulatorBench:
         """Let go of the arrays."""
         self._batches = {}
 
+    def _greedy(self, batch: _Batch) -> Callable[[Floats], Array]:
+        """Return what chooses the actions (V, B) of the batch's versions for observations (V, B, O)."""
+        if not self._carried:
+            return partial(self._algorithm.greedy_many, batch.flats)
+        (test,) = batch.tests
+        self._algorithm.load(test.flat)
+        acting = test.acting = test.acting or Acting().start(self._carried, self._rules.episodes)
+
+        def greedy(obs: Floats) -> Array:
+            actions: Array = self._algorithm.greedy(obs[0], acting)
+            acting.began = np.zeros(self._rules.episodes, bool)
+            return actions
+
+        return greedy
+
     def _next_group(self, undecided: Sequence[Trial]) -> list[Trial]:
-        screen = [test for test in undecided if test.ticks < self._rules.screen_steps][: self._rules.in_flight]
-        long = [test for test in undecided if test.ticks >= self._rules.screen_steps][: self._rules.in_flight]
+        screen = [test for test in undecided if test.ticks < self._rules.screen_steps][: self._at_once]
+        long = [test for test in undecided if test.ticks >= self._rules.screen_steps][: self._at_once]
         self._long_turn = bool(long) and (not self._long_turn or not screen)
         return long if self._long_turn else screen
 
@@ -144,8 +166,8 @@ class TaskBench:
     def __init__(self, algorithm: GreedyPolicy, rules: Rules, task: Mapping[str, Any]) -> None:
         self._algorithm: Any = algorithm
         self._rules = rules
-        self._seeds = rules.seeds
         self._task = VectorTask(task, rules.episodes, evaluation=True, max_episode_steps=rules.max_episode_steps)
+        self._seeds = rules.seeds if self._task.episodes is None else rules.numbers
         self._flats: Floats = np.zeros((1, 0), np.float32)
         self._carried = tuple(getattr(algorithm, "carry", ()))
         self._current: Trial | None = None

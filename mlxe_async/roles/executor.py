@@ -195,7 +195,8 @@ class Executor:
             most_rows: number of rows at which it ends by a cut, and goes on with its episodes in the next rollout;
                 None: they may be as long as they like.
             stage: of the curriculum, in which episodes begin now; those under way stay in theirs.
-            hand: numbers of the items that episodes take now, see `tasks.items.Hand`, and how many were `taken` before.
+            hand: numbers of the items that episodes take now, see `roles.dealing.Hand`, and how many were `taken`
+                before.
             wrappers: the state that wrappers begin episodes with, see `roles.wrapper_states`; None: as they are made.
 
         Returns:

@@ -112,7 +112,7 @@ def derives_many(algorithm: Any) -> Callable[[Any, Array], Any] | None:
     """The verb `derive_many` of an algorithm; None where it has none, or where what overrides `derive` does not."""
     for members in (getattr(algorithm, "__dict__", {}), *map(vars, type(algorithm).__mro__)):
         if "derive_many" in members:
-            return algorithm.derive_many  # type: ignore[no-any-return]
+            return algorithm.derive_many  # type: ignore[no-any-return]  # an algorithm is typed Any
         if "derive" in members:
             return None
     return None

@@ -118,6 +118,11 @@ class Rules:
             for index in range(self.first, self.first + self.episodes)
         ]
 
+    @property
+    def numbers(self) -> list[int]:
+        """Numbers of the restarts, one after the other, in a test set of the task's own: see `tasks.items`."""
+        return list(range(self.seed + self.first, self.seed + self.first + self.episodes))
+
 
 @dataclass(frozen=True)
 class Verdict:

@@ -127,9 +127,9 @@ class Learner(Table):
     )
     fast: bool | Literal["auto"] = key(
         "auto",
-        "true: updates of a built-in algorithm, as long as its file is as it came, are computed by code that was "
-        "derived from it, and sequences of recurrent cells by numpy; false: as files are written, like those of other "
-        'algorithms, which takes longer. "auto": '
+        "true: updates of mlxe, dqn, ppo, sac, td3 and ddpg, as long as their files are as they came, are computed by "
+        "code that was derived from these, and sequences of recurrent cells by numpy; false: as files are written, "
+        'like those of other algorithms, which takes longer. "auto": '
         'false under "serial", so that a debugger stops in the file, else true.',
         ALLOWED,
     )

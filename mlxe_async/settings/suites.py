@@ -51,7 +51,7 @@ class Part(Table):
 class Common(Part):
     """`[settings]`: what holds for all runs, unless their task or algorithm says otherwise."""
 
-    run: Free = _table("Of [run] only python_path and modules.")
+    run: Free = _table("Of [run] only python_path and allow_modules.")
 
 
 class SuiteTask(Part):
@@ -170,8 +170,9 @@ def load_suite(source: str) -> Suite:
 def _problems(found: SuiteFile) -> Iterator[Problem]:
     if len(set(found.suite.seeds)) < len(found.suite.seeds):
         yield Problem(("suite", "seeds"), "got a seed twice, expected each once")
-    for name in set(found.settings.run) - {"python_path", "modules"}:
-        yield Problem(("settings", "run", name), "got a key that a suite decides, expected python_path or modules")
+    for name in set(found.settings.run) - {"python_path", "allow_modules"}:
+        told = "got a key that a suite decides, expected python_path or allow_modules"
+        yield Problem(("settings", "run", name), told)
     names = [f"{task}-{algorithm}" for task, algorithm in itertools.product(found.tasks, found.algorithms)]
     for table, parts in (("tasks", found.tasks), ("algorithms", found.algorithms)):
         for name in parts:
@@ -181,8 +182,8 @@ def _problems(found: SuiteFile) -> Iterator[Problem]:
     for name, one in found.tasks.items():
         if "env" not in one.task:
             yield Problem(("tasks", name, "task", "env"), "got nothing, expected an environment")
-        if one.random is not None and one.random == one.reference:
-            yield Problem(("tasks", name, "reference"), f"got {one.reference}, expected another value than random")
+        if one.random is not None and one.reference is not None and one.reference <= one.random:
+            yield Problem(("tasks", name, "reference"), f"got {one.reference}, expected more than random, {one.random}")
     for name, algorithm in found.algorithms.items():
         if "name" not in algorithm.algorithm and "name" not in found.settings.algorithm:
             yield Problem(("algorithms", name, "algorithm", "name"), "got nothing, expected an algorithm")

@@ -144,6 +144,10 @@ def foreign_code(settings: Settings) -> Iterator[tuple[tuple[str | int, ...], st
                 entry = settings.task.wrappers[index].entry
                 if _is_plain(entry):
                     continue
+            case ("task", "stages", int(stage), "wrappers", int(index)):
+                entry = (settings.task.stages[stage].wrappers or ())[index].entry
+                if _is_plain(entry):
+                    continue
             case ("task", "env"):
                 entry = settings.task.env
             case _:
@@ -165,6 +169,7 @@ def code_of(settings: Settings) -> dict[str, Any]:
         "algorithm": settings.algorithm.name,
         "python_path": list(settings.run.python_path),
         **{key: redact(task[key]) for key in ("env", "kwargs", "wrappers")},
+        **({"stages": redact(task["stages"])} if task["stages"] else {}),
     }
 
 

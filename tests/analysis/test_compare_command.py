@@ -2,6 +2,7 @@
 
 import io
 import json
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from study_runs import story, write_run
 from mlxe_async import policy
 from mlxe_async.analysis import pictures, study
 from mlxe_async.analysis.outcomes import failure, outcome
-from mlxe_async.analysis.study import Arm, StudyFolder
+from mlxe_async.analysis.study import Arm, StudyFolder, told_outcomes
 from mlxe_async.cli import compare, main
 from mlxe_async.cli.compare import parse_seeds
 from mlxe_async.cli.console import Console
@@ -209,6 +210,22 @@ def test_given_runs_and_studies_stand_beside(faked, tmp_path, capsys):
     assert len(faked.runs) == 2
     assert ask(*paths, paths[0], "--out", "both") == 0
     assert "several runs of one seed" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_page_of_given_runs_has_them_too_also_in_a_folder_with_a_space(faked, tmp_path, capsys):
+    paths = [str(write_run(tmp_path / "runs", story("oa", seed))) for seed in (1, 2)]
+    for out, more in (("one study", ()), ("my study", ("is.toml", "--seeds", "1"))):
+        assert ask(*paths, *more, "--out", out) == 0, capsys.readouterr().err
+        words = shlex.split(capsys.readouterr().err.splitlines()[-1].partition("mlxe_async ")[2])
+        assert words == ["report", out]
+        assert main(words) == 0
+        assert "20260101T000002Z-oa" in Path(f"{out}.html").read_text()
+    assert {one.name for one in told_outcomes(Path("my study"))} == {"is", "oa"}
+    capsys.readouterr()
+    assert ask("my study", "--out", "third") == 0
+    assert {row[0] for row in rows(capsys.readouterr().out)[1:]} >= {"is", "oa"}
+    assert faked.runs == [("is", 1)]
 
 
 def test_an_unfinished_run_cannot_be_compared(faked, tmp_path, capsys):

@@ -235,7 +235,11 @@ def costs(seen: Seen, folder: Path) -> Iterator[Line]:
         ("recording: a plan", Memorized(7, True, 7, positions), len(memorized)),
         ("recording: an update", Learned(7, 7, 7, 0.5, 7, 1.0), len(learned)),
     ):
-        yield Line(name, microseconds(lambda step=step: recording.note(step)), times)  # type: ignore[misc]
+        yield Line(
+            name,
+            microseconds(lambda step=step: recording.note(step)),  # type: ignore[misc]  # a default is not inferred
+            times,
+        )
     recording.close()
 
 

@@ -81,8 +81,8 @@ def run_bare(words: list[str]) -> int:
         pass
 
     EventLog.generated = generated  # type: ignore[method-assign] - this form exists here alone
-    Journal.emit = only_the_ends  # type: ignore[method-assign]
-    Journal.emit_routine = Journal.emit_all = nothing  # type: ignore[method-assign]
+    Journal.emit = only_the_ends  # type: ignore[method-assign] - as above
+    Journal.emit_routine = Journal.emit_all = nothing  # type: ignore[method-assign] - as above
     return main(words)
 
 

@@ -1,7 +1,10 @@
 """`study`: moving averages of training episodes, and what a solved policy does."""
 
 import json
+import sys
+from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -10,6 +13,12 @@ from mlxe_async.cli import main
 from mlxe_async.cli.study import behaviour_of, in_words
 from mlxe_async.errors import TaskError
 from mlxe_async.settings import load_settings
+from mlxe_async.tasks.cartpole import X_LIMIT
+from mlxe_async.tasks.vector import VectorTask
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "export"))
+
+from policies_to_export import policy_of
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -32,13 +41,15 @@ def test_runs_with_too_few_episodes_are_left_out(drawn):
 class Policy:
     """Pushes the cart to where the pole leans."""
 
-    version = 7
+    version, wrappers = 7, None
 
     def __init__(self, env):
         self.settings = load_settings({"task": {"env": env, "squared_position": env == "CartPole-v1"}})
-        self.algorithm = self
 
-    def greedy(self, obs):
+    def reset(self):
+        pass
+
+    def chosen(self, obs):
         assert obs.shape[1] == 5
         return (obs[:, 2] + obs[:, 3] > 0).astype(int)
 
@@ -50,6 +61,41 @@ def test_what_a_policy_does_is_told_of_whole_episodes(monkeypatch):
     assert 0 < told["lean"]["mean"] < told["lean"]["worst"] < 1
     assert told["switching_rate"] == told["changes"] / 297
     assert in_words(told).startswith("version 7, 3 episodes of 300 steps in all: the cart is ")
+
+
+def by_hand(policy, episodes, steps):
+    """Mean share of the way to the edge, of what each episode's cart does under `Policy.act`."""
+    farthest = []
+    for number in range(episodes):
+        env = gymnasium.make("CartPole-v1", max_episode_steps=steps)
+        vector = VectorTask(policy.settings.task.model_dump(), 1, evaluation=True, max_episode_steps=steps)
+        obs, _ = env.reset(seed=policy.settings.evaluation.seed + number)
+        shown = vector.reset(0, policy.settings.evaluation.seed + number)
+        policy.reset()
+        over, places = False, []
+        while not over:
+            action = policy.chosen(shown[None])[0]
+            obs, _, terminated, truncated, _ = env.step(int(action))
+            shown = vector.step(np.array([action])).next_obs[0]
+            over = terminated or truncated
+            places.append(abs(obs[0]) / X_LIMIT)
+        farthest.append(max(places))
+        vector.close()
+        env.close()
+    return max(farthest)
+
+
+@pytest.mark.parametrize(
+    ("task", "algorithm"),
+    [({"hide": [1, 3]}, {"cell": "gru"}), ({}, {"cell": "lstm"}), ({"history": 3}, {})],
+    ids=["hidden", "memory", "history"],
+)
+def test_what_policies_with_memory_hidden_entries_or_history_do_is_told(monkeypatch, task, algorithm):
+    policy = policy_of({"env": "CartPole-v1", **task}, scale=3.0, **algorithm)
+    monkeypatch.setattr("mlxe_async.policy.load_policy", lambda *_, **_more: policy)
+    told = behaviour_of("latest", starts=4, steps=60)
+    assert told["edge"]["worst"] == pytest.approx(by_hand(policy, 4, 60), abs=1e-6)
+    assert told == behaviour_of("latest", starts=4, steps=60)
 
 
 def test_the_edge_of_other_tasks_is_not_known(monkeypatch):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from policies_to_export import policy_of
 
-from mlxe_async import load_policy
+from mlxe_async import load_policy, load_settings
 from mlxe_async.errors import SettingsError
 from mlxe_async.export import card, onnx_file
 
@@ -69,13 +69,16 @@ def test_without_a_test_there_are_no_results(policy, tmp_path):
 def test_nothing_of_this_machine_and_no_secret_is_given_away(tmp_path):
     found = policy_of({"env": "CartPole-v1"})
     run = found.settings.run.model_copy(update={"python_path": ("/home/me/secret-place",), "dir": "/home/me/runs"})
-    task = found.settings.task.model_copy(update={"kwargs": {"api_key": "abc-123-xyz"}})
+    run = run.model_copy(update={"init_from": "/home/me/runs/before"})
+    items = {"reset_options": "/home/me/items", "test_options": "/home/me/more", "shuffle_options": True}
+    task = found.settings.task.model_copy(update={"kwargs": {"api_key": "abc-123-xyz"}, **items})
     found.settings = found.settings.model_copy(update={"run": run, "task": task})
     card.write(found, tmp_path / "card", [])
     for path in (tmp_path / "card").rglob("*"):
         if path.is_file():
             assert b"/home/me" not in path.read_bytes(), path
             assert b"abc-123-xyz" not in path.read_bytes(), path
+    assert load_settings(tmp_path / "card" / "settings.toml").task.env == "CartPole-v1"
 
 
 def test_what_is_there_is_not_replaced(policy, tmp_path):

@@ -8,8 +8,10 @@ import pytest
 from evaluator_fakes import Constant, Linear
 
 from mlxe_async.algorithms.interface import Acting
+from mlxe_async.algorithms.ppo import PPO
 from mlxe_async.errors import TaskError
 from mlxe_async.roles.evaluator import Evaluator, Rules, Sampled
+from mlxe_async.rows import Spaces
 from mlxe_async.seeds import generator
 
 CARTPOLE = {"env": "CartPole-v1"}
@@ -70,6 +72,50 @@ def test_adverse_starts_are_harder_than_the_standard_ones():
 def test_the_known_linear_policy_passes_from_adverse_starts_too():
     verdict = verdict_on(Linear(), {**ADVERSE, "max_episode_steps": 3_000}, Linear.BALANCED)
     assert (verdict.passed, verdict.steps) == (True, 60_000)
+
+
+@pytest.mark.parametrize("in_flight", [1, 4])
+def test_memory_is_carried_through_adverse_episodes_too(in_flight):
+    spaces = Spaces((4,), actions=2)
+    gru = PPO(PPO.Settings(cell="gru"), spaces, seed=3, learns=False)
+    flats = [(gru.weights() + np.random.default_rng(seed).normal(0, 1, 1)).astype(np.float32) for seed in (0, 1)]
+    rules = {
+        **ADVERSE,
+        "rule": "mean_return",
+        "threshold": 100.0,
+        "max_episode_steps": 80,
+        "in_flight": in_flight,
+        "in_full": True,
+    }
+    evaluator = Evaluator(gru, CARTPOLE, rules)
+    found = {}
+    for version, flat in enumerate(flats):
+        evaluator.add(version, flat)
+    while len(found) < len(flats):
+        found |= {one.version: one for one in evaluator.advance()}
+    evaluator.close()
+    for version, flat in enumerate(flats):
+        gru.load(flat)
+        assert list(found[version].returns or ()) == by_memory(gru, rules), version
+
+
+def by_memory(algorithm, rules):
+    """Lengths of the 20 adverse episodes, one after the other, each from an empty memory."""
+    lengths = []
+    for number, seed in enumerate(Rules.from_mapping(rules).seeds):
+        env = gymnasium.make("CartPole-v1").unwrapped
+        env.reset(seed=seed)
+        coordinate, place = [(0, -1.5), (0, 1.5), (2, -0.15), (2, 0.15)][number // 5]
+        env.state[coordinate] = place
+        obs, acting = np.array(env.state, np.float32), Acting().start(algorithm.carry, 1)
+        for length in range(1, rules["max_episode_steps"] + 1):  # noqa: B007 - the last one is the result
+            action = algorithm.greedy(obs[None], acting)[0]
+            acting.began = np.zeros(1, bool)
+            obs, _, terminated, _, _ = env.step(int(action))
+            if terminated:
+                break
+        lengths.append(length)
+    return lengths
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,8 @@ def test_a_refusal_says_what_would_do():
     assert verdict.message.startswith('got "oa", where rollouts may be 8 versions old, expected "is", "ia" or')
     (verdict,) = verdicts(Facts("oa", "rollouts", "ignores", max_policy_lag=3))
     assert "3 versions old" in verdict.message
+    verdict = next(verdicts(Facts("oa", "rollouts", "ignores", bootstraps=False, max_policy_lag=8)))
+    assert 'expected "is", "ia" with schedule.unfinished = "drop", or schedule.max_policy_lag = 0' in verdict.message
 
 
 @pytest.mark.parametrize("kind", ["is", "serial"])

@@ -5,6 +5,7 @@ from settings_tools import problems_of, write
 
 from mlxe_async.settings import dump_settings, load_settings
 from mlxe_async.settings.task import seeds_in, task_of
+from mlxe_async.settings.trust import code_of, foreign_code
 
 HEAD = '[task]\nenv = "CartPole-v1"\n'
 STAGES = """
@@ -98,3 +99,7 @@ def test_a_range_of_seeds_takes_no_memory_and_has_both_ends():
 def test_code_of_a_stages_wrappers_is_named_like_all_own_code(tmp_path):
     settings = load_settings(write(tmp_path, HEAD + STAGES))
     assert (("task", "stages", 1, "wrappers", 0), "mine") in set(settings.named_modules())
+    entry = settings.task.stages[1].wrappers[0].entry
+    assert (("task", "stages", 1, "wrappers", 0), entry, "mine") in list(foreign_code(settings))
+    without = settings.task.model_copy(update={"stages": ()})
+    assert code_of(settings) != code_of(settings.model_copy(update={"task": without}))

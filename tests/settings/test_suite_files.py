@@ -85,11 +85,12 @@ def test_a_suite_is_known_by_its_table(tmp_path):
         ("seeds = [0, 1]", "seeds = []", "s.toml:2: suite.seeds: got a list, expected a list with at least 1 item"),
         ("env_steps = 1000\n", "env_step = 1000\n", 'did you mean "env_steps"?'),
         ("random = 22.0", "randm = 22.0", "s.toml:9: tasks.pole.randm: got 22.0, expected one of"),
-        ("random = 22.0", "random = 500.0", "tasks.pole.reference: got 500.0, expected another value than random"),
+        ("random = 22.0", "random = 500.0", "tasks.pole.reference: got 500.0, expected more than random, 500.0"),
+        ("random = 22.0", "random = 501.0", "tasks.pole.reference: got 500.0, expected more than random, 501.0"),
         ("[tasks.pole]", '[tasks."a pole"]', 'got the name "a pole", expected a plain name'),
         ('algorithm.name = "ppo"\n', "", "algorithms.ppo.algorithm.name: got nothing, expected an algorithm"),
         ('task.env = "CartPole-v1"\n', "", "tasks.pole.task.env: got nothing, expected an environment"),
-        ("[settings]", "[settings]\nrun.seed = 3", "settings.run.seed: got a key that a suite decides"),
+        ("[settings]", "[settings]\nrun.seed = 3", "expected python_path or allow_modules"),
         ("[settings]", "[setings]", 'did you mean "settings"?'),
         (
             "random = 22.0",
@@ -133,3 +134,8 @@ def test_sweeps_that_come_with_the_package_are_fine():
     assert files
     for file in files:
         assert load_sweep(str(file)).keys
+
+
+def test_modules_that_may_be_named_are_the_suites_to_say(suite):
+    made = suite(SUITE.replace("[settings]", '[settings]\nrun.allow_modules = ["mine"]', 1))
+    assert {one.settings.run.allow_modules for one in made.entries} == {("mine",)}

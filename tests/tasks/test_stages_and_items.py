@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mlxe_async.errors import TaskError
+from mlxe_async.roles.evaluator import Evaluator
 from mlxe_async.settings.task import task_of
 from mlxe_async.tasks.conformance import conformance
 from mlxe_async.tasks.items import EpisodeSet, Items
@@ -29,6 +30,13 @@ STAGES = [
 @pytest.fixture
 def note(tmp_path):
     return tmp_path / "note"
+
+
+class First:
+    """Takes the first action."""
+
+    def greedy_many(self, flats, obs):
+        return np.zeros(obs.shape[:2], np.int64)
 
 
 def told(note):
@@ -194,3 +202,15 @@ def test_such_episodes_are_stepped_one_by_one(key, tmp_path):
     made.close()
     with pytest.raises(TaskError, match=f"task.{key} is for environments that are stepped one by one"):
         training_task({"env": "CartPole-v1", "vectorize": "native", key: value}, 2)
+
+
+def test_the_tests_of_a_run_take_each_item_and_each_seed_of_the_test_set(note, tmp_path):
+    path = items(tmp_path / "i", *(json.dumps({"level": level}) for level in range(5)))
+    table = task(note, test_options=path, seeds={"train": "0..9", "test": "100..104"})
+    evaluator = Evaluator(First(), table, {"episodes": 5, "max_episode_steps": 2, "rule": None})
+    evaluator.add(1, np.zeros(1, np.float32))
+    while not evaluator.advance():
+        pass
+    evaluator.close()
+    assert sorted(one["options"]["level"] for one in told(note)) == list(range(5))
+    assert sorted(one["seed"] for one in told(note)) == list(range(100, 105))

@@ -3,11 +3,12 @@
 From the ground up, each module knowing only those before it:
 
     points, clock, happenings, story    what one pass over a log leaves: numbers, times, faults
-    folder, kept, ending                a run's folder, or what a study kept of it; how the run ended, in words
+    folder, ending                      a run's folder; how the run ended, in words
     groups                              runs of the same settings, side by side with others
     thinning, scales                    curves of few points that lose no peak; axes with plain numbers
     markup, chart, shares               HTML that is escaped; curves, bars and marks as inline SVG
     learning, speed, rows               the sections, each from the numbers of groups
+    kept                                runs as a study kept them, each told as a story
     faults, about                       the same: what failed; settings, machine and versions
     style, page                         the whole file with its style
 

@@ -30,7 +30,7 @@ def read_study(path: Path) -> tuple[list[RunRead], list[Markup]]:
     Raises:
         RunFailed: a file of the study is damaged.
     """
-    outcomes = study.stored_outcomes(path)
+    outcomes = study.told_outcomes(path)
     runs = [_run(path, one) for one in outcomes]
     stored = study.stored_baselines(path)
     plan = study.read_plan(path) if study.is_study(path) else study.Plan((), ())
