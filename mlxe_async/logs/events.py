@@ -477,7 +477,9 @@ class Bottleneck(Event):
     """Where the time went so far, and what would help."""
 
     share: Annotated[dict[str, float], "Part of the time each role worked, from 0 to 1."]
-    slowest: Annotated[str, "What limits the pace: executors, learner, memorizer, evaluator, cores, straggler, rounds."]
+    slowest: Annotated[
+        str, "What limits the pace: executors, learner, memorizer, evaluator, cores, disk, straggler, rounds."
+    ]
     advice: Annotated[str, "What was seen, and what could be changed, in words."] = ""
     change: Annotated[dict[str, Any], "Settings that are predicted to help, with their values."] = field(
         default_factory=dict
@@ -493,8 +495,9 @@ class Times(Event):
     seconds: Annotated[
         dict[str, float],
         "Seconds by mode since the run began or was resumed, over all lives: starting, waiting (for a request), "
-        "acting, stepping, resetting, room (in its lane), taking_in, drawing, gathering, updating, publishing, "
-        "keeping, testing, saving, and working (anything else); those without any are left out.",
+        "acting, stepping, resetting, room (in its lane), taking_in, drawing, gathering, updating, exchanging (waiting "
+        "for the gradients of others), publishing, keeping, testing, saving, and working (anything else); those "
+        "without any are left out.",
     ]
     latencies: Annotated[
         dict[str, dict[str, float]],

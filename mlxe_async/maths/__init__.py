@@ -1,6 +1,7 @@
-"""Pure functions that several papers share: arrays in, arrays out, no state. One file per idea.
+"""Functions that several papers share, and a few small objects with running moments. One file per idea.
 
-Time is the first axis. `reward[t]` came after `action[t]`; `ends` marks rows after which nothing may flow back.
+Arrays come in, arrays go out. Time is the first axis. `reward[t]` came after `action[t]`; `ends` marks rows after
+which nothing may flow back.
 
     returns, vtrace, rollouts                   returns and advantages; V-trace; boundaries of sequences
     baselines                                   what returns are compared with where there is no critic

@@ -92,6 +92,7 @@ class Verdict:
 _KIND, _SYNC, _NAME = ("schedule", "kind"), ("schedule", "sync"), ("algorithm", "name")
 _UNFINISHED, _LAG = ("schedule", "unfinished"), ("schedule", "simulated_lag")
 _REPLAY = ("schedule", "replay")
+_DROPPING = 'with schedule.unfinished = "drop", '
 _Row = tuple[Callable[[Facts], bool], Callable[[Facts], Verdict]]
 
 _TABLE: tuple[_Row, ...] = (
@@ -107,8 +108,9 @@ _TABLE: tuple[_Row, ...] = (
             True,
             _KIND,
             _NAME,
-            f'got "oa", where rollouts may be {facts.max_policy_lag} versions old, expected "is", "ia" or '
-            "schedule.max_policy_lag = 0: this algorithm learns from rollouts as if its present policy had made them",
+            f'got "oa", where rollouts may be {facts.max_policy_lag} versions old, expected "is", "ia" '
+            f"{'' if facts.bootstraps else _DROPPING}or schedule.max_policy_lag = 0: this algorithm learns from "
+            "rollouts as if its present policy had made them",
         ),
     ),
     (
