@@ -225,6 +225,7 @@ class Policy(Answering):
         Raises:
             ValueError: it is of another kind or length, or none has acted yet.
         """
+        self._acting.rollouts += 1
         if done is None:
             self._acting.began = None
             return
@@ -265,6 +266,7 @@ class Policy(Answering):
             acting.start(carried, len(obs))
         if rng is not None:
             chosen = self.sampled.act(obs, rng, acting)["action"]
+            acting.steps += len(obs)  # by which noise in weights is drawn anew, as in training
         else:
             chosen = self.algorithm.greedy(obs, acting) if carried else self.algorithm.greedy(obs)
         acting.began = np.zeros(len(obs), bool)

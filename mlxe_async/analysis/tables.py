@@ -308,11 +308,11 @@ def number(value: float) -> str:
 
 
 def shown(value: float, quantity: str) -> str:
-    """A value of a quantity: seconds with one decimal, returns with three digits or more, counts whole."""
+    """A value of a quantity: seconds with one decimal, returns below 1 with three, counts whole."""
     if math.isinf(value):
         return FAILED
     if quantity == "return":
-        return f"{value:,.{1 if abs(value) >= 10 else 2 if abs(value) >= 1 else 3}f}"
+        return f"{value:,.{3 if 0 < abs(value) < 1 else 1}f}"
     if "seconds" in quantity or quantity == "lag":
         return f"{value:,.1f}"
     return f"{value:,.0f}"

@@ -8,6 +8,7 @@ memory, more threads. It ends where no neighbour is better, or when the caller h
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -307,10 +308,19 @@ def _assigned(line: str, name: str, value: str | None, by: str) -> str:
     head, equals, rest = line.partition("=")
     if not equals or head.strip() != name:
         return ""
-    old = rest.partition("#")[0].strip()
+    old, why = _value_and_comment(rest)
+    more = f"; {why}" if why else ""
     if value is None:
-        return f"# {head.strip()} = {old}  # left out by {by}: it has no effect here"
-    return f"{head.rstrip()} = {value}  # by {by}, was {old}"
+        return f"# {head.strip()} = {old}  # left out by {by}: it has no effect here{more}"
+    return f"{head.rstrip()} = {value}  # by {by}, was {old}{more}"
+
+
+def _value_and_comment(text: str) -> tuple[str, str]:
+    """The two parts of what stands behind an equals sign; a # within quotes begins no comment."""
+    found = re.match(r"""((?:"(?:[^"\\]|\\.)*"|'[^']*'|[^#"'])*)(?:#(.*))?$""", text)
+    if found is None:
+        return text.strip(), ""
+    return found[1].strip(), (found[2] or "").strip()
 
 
 def told(measured: Sequence[Measured]) -> list[str]:

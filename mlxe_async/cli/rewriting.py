@@ -12,11 +12,14 @@ from mlxe_async.errors import SettingsError
 from mlxe_async.settings import Settings, dump_settings, load_settings
 from mlxe_async.settings.toml_places import find_places
 
+_SEEN_FROM_THE_FILE = ("run.python_path", "task.reset_options", "task.test_options")
+"""Keys whose values are paths as seen from the file's folder."""
+
 
 def rewritten(
     file: str, overrides: Sequence[str], changes: Mapping[str, Any], wanted: Settings, folder: Path, by: str
 ) -> str:
-    """Return the text of a file with some keys changed; written out whole where it cannot be edited in place.
+    """Return the text of a file with some keys changed; written anew where it cannot be edited in place.
 
     Args:
         file: the settings file.
@@ -27,11 +30,18 @@ def rewritten(
         by: the command, for the comment on a key that was not there.
     """
     keys = dict.fromkeys([*(one.partition("=")[0].strip() for one in overrides), *changes])
+    if folder.resolve() != Path(file).resolve().parent:  # from there, the same names would be of other files
+        said = wanted.said
+        parts = (key.split(".") for key in _SEEN_FROM_THE_FILE)
+        keys |= dict.fromkeys(f"{table}.{name}" for table, name in parts if name in said[table])
     tree = wanted.model_dump(mode="json")
     values = {key: None if changes.get(key, "") is None else _value_in(tree, key) for key in keys}
     text = Path(file).read_text()
     body = edited(text, find_places(text), values, by)
-    return body if _reads_as(body, wanted, folder) else dump_settings(wanted)
+    for text in (body, dump_settings(wanted, said_alone=True)):
+        if _reads_as(text, wanted, folder):
+            return text
+    return dump_settings(wanted)
 
 
 def commented(lines: Sequence[str]) -> str:
@@ -48,7 +58,12 @@ def _reads_as(body: str, wanted: Settings, folder: Path) -> bool:
             found = load_settings(file.name, {"run.name": wanted.run.name})
         except SettingsError:
             return False
-    return found.model_dump() == wanted.model_dump()
+    return found.model_dump() == wanted.model_dump() and _said(found) == _said(wanted)
+
+
+def _said(settings: Settings) -> dict[str, list[str]]:
+    """The keys that were written but the run's name: what depends on them follows alike."""
+    return {table: keys for table, keys in settings.said.items() if table != "run" and keys}
 
 
 def _value_in(tree: Mapping[str, Any], key: str) -> Any:

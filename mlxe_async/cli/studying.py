@@ -32,7 +32,7 @@ from mlxe_async.storage.safe_text import visible
 PATIENCE_S = 10.0
 LONGEST_SAID, LONGEST_LOCK = 2**16, 4096
 WHOLE_LOG = "logs.max_mb=1048576"
-"""Of runs that are judged by their logs: one whose oldest lines were dropped cannot be."""
+"""Runs are judged by their logs: one whose oldest lines were dropped cannot be."""
 # A failed run and one that ran into non-finite numbers are outcomes; the other codes say that nothing was tried.
 FAILURES = {3, 5}
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -23,7 +23,7 @@ import torch
 from gymnasium import spaces
 
 from mlxe_async.rows import MASK, WHOLE, Array, Spaces
-from mlxe_async.tasks.observing import Leaf, Packing, reached
+from mlxe_async.tasks.observing import Leaf, Packing, is_empty, reached
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,8 @@ class Entry:
             flat = given.reshape(given.shape[0], -1)
             sizes, starts = space.nvec.ravel().tolist(), space.start.ravel().tolist()
             return torch.cat([_one_hot(flat[:, k], starts[k], sizes[k]) for k in range(len(sizes))], -1)
+        if space is not None and is_empty(space):  # stored as one 0
+            return given.new_zeros((given.shape[0], 1), dtype=torch.float32)
         if isinstance(space, spaces.MultiBinary):
             return given.reshape(given.shape[0], -1).float()
         return given if given.dtype == torch.uint8 or space is None else given.float()

@@ -134,7 +134,7 @@ def seen_of(spaces: Spaces, settings: Any) -> Seen:
 def _found(spaces: Spaces, settings: Any) -> Seen:
     body, scale = settings.body, settings.input_scale
     mixed = expected_of(spaces, body)
-    settings.refuse_factors(mixed)
+    settings.refuse_factors(mixed, in_bytes=spaces.observation_dtype == BYTES)
     if mixed is not None:
         factors = {part.name: 1 / 255 if part.dtype == BYTES else 1.0 for part in mixed.parts}
         pictures = tuple(Picture(part.name, image, factors[part.name]) for part, image in mixed.images())
@@ -142,7 +142,8 @@ def _found(spaces: Spaces, settings: Any) -> Seen:
     elif body == "none":
         found = Seen(body, (), spaces.entries, scale)
     else:
-        factor = BODIES[body].scale or (scale[0] if len(scale) == 1 else 1.0)
+        of_bytes = BODIES[body].scale if spaces.observation_dtype == BYTES else None
+        factor = of_bytes or (scale[0] if len(scale) == 1 else 1.0)
         found = Seen(body, (Picture(WHOLE, _whole(spaces, body), factor),), 0, scale)
     expected = found.numbers or math.prod(found.pictures[0].image)
     if len(scale) not in (1, expected):

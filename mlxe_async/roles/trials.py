@@ -47,7 +47,7 @@ class Sampled:
     Args:
         algorithm: whose behaviour is tested; its weights are replaced.
         seed: of the draws.
-        acting: how far the run was, for what is annealed by that.
+        acting: how far the run was, for what is annealed by that; it moves on.
     """
 
     def __init__(self, algorithm: BehavingPolicy, seed: int, acting: Acting | None = None) -> None:
@@ -66,17 +66,22 @@ class Sampled:
             raise ValueError(f"a test with sampled actions: expected one version at a time, got {len(flats)}")
         if self._flats is not flats:
             self._flats = flats
-            self._algorithm.load(flats[0])
-        return np.asarray(self._algorithm.act(obs[0], self._rng, self._acting)["action"])[None]
+            self.load(flats[0])
+        actions = np.asarray(self._algorithm.act(obs[0], self._rng, self._acting)["action"])
+        self._acting.steps += len(actions)  # by which noise in weights is drawn anew, as in training
+        return actions[None]
 
     def load(self, flat: Floats) -> None:
         """Draw by these weights (P,) from now on."""
         self._algorithm.load(flat)
+        self._acting.rollouts += 1  # each test begins with noise of its own
 
     def greedy(self, obs: Array, acting: Acting) -> Array:
         """Actions (B, ...) drawn for observations (B, O), with what is carried in `acting`."""
         now = replace(self._acting, began=acting.began, carry=acting.carry)
-        return np.asarray(self._algorithm.act(obs, self._rng, now)["action"])
+        actions = np.asarray(self._algorithm.act(obs, self._rng, now)["action"])
+        self._acting.steps += len(actions)
+        return actions
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ _KEYS = {
     "algorithm.sequence_steps": "recurrence max_seq_len bptt_truncation seq_len sequence_length",
     "algorithm.common": "share_features_extractor actor_critic_share_weights vf_share_layers shared_layers",
     "algorithm.value_clip": "clip_range_vf vf_clip_param clip_vloss ppo_clip_value",
-    "algorithm.kl_penalty_target": "use_kl_loss kl_coeff kl_loss_coeff kl_coef",
+    "algorithm.kl_penalty_target": "use_kl_loss kl_target",
     "algorithm.reward_scaling algorithm.return_scale": "normalize_returns norm_reward rew_norm normalize_reward",
     "algorithm.log_std": "log_std_init initial_stddev init_log_std",
     "algorithm.temperature": "initial_alpha init_temperature",
@@ -81,7 +81,7 @@ _KEYS = {
     "algorithm.ratio_clip algorithm.rho_clip": "vtrace_rho rho_bar clip_rho_threshold",
     "algorithm.c_clip": "vtrace_c c_bar clip_c_threshold clip_pg_rho_threshold",
     "algorithm.correction algorithm.name": "with_vtrace vtrace use_vtrace",
-    "algorithm.max_kl": "target_kl kl_target",
+    "algorithm.max_kl": "target_kl",
     "algorithm.epochs": "n_epochs update_epochs num_epochs repeat_per_collect noptepochs ppo_epochs num_sgd_iter",
     "algorithm.minibatch algorithm.batch": (
         "batch_size minibatch_size sgd_minibatch_size mini_batch_size num_minibatches nminibatches"
@@ -99,7 +99,9 @@ _KEYS = {
     "algorithm.noise_sigma algorithm.noise_first": "noise_sigma noisy_std",
     "algorithm.noise_pull": "ou_theta noise_theta",
     "algorithm.critic_decay": "critic_weight_decay critic_l2 weight_decay l2_reg critic_l2_reg",
-    "algorithm.updates_each": "utd_ratio updates_per_step num_updates_per_step replay_ratio",
+    "algorithm.updates_each": (
+        "utd_ratio updates_per_step num_updates_per_step replay_ratio gradient_steps update_per_step"
+    ),
     "algorithm.replay_ratio": "replay_ratio training_intensity samples_per_insert",
     "algorithm.value_coefficient": "vf_coef value_loss_coeff vf_loss_coeff value_coef vf_weight",
     "algorithm.max_gradient_norm": "grad_clip_by max_grad_norm grad_clip gradient_clip clip_grad_norm max_gradient",
@@ -119,7 +121,6 @@ _KEYS = {
         "warmup_steps start_steps"
     ),
     "algorithm.train_every algorithm.min_updates": "train_freq train_frequency update_every",
-    "algorithm.updates_each algorithm.train_every algorithm.min_updates": "gradient_steps update_per_step",
     "algorithm.target_every": (
         "target_update_interval target_network_frequency target_update_freq target_network_update_freq"
     ),
@@ -178,6 +179,9 @@ REMARKS = {
     "autotune": "0 leaves it as it is",
     "automatic_entropy_tuning": "0 leaves it as it is",
     "exploration_fraction": "in steps, not in shares of the run",
+    "polyak": "the share that targets move, which is 1 - polyak",
+    "initial_stddev": "its logarithm",
+    "obs_scale": "a factor, which is 1 / obs_scale",
     **dict.fromkeys(
         ("num_envs", "n_envs", "nenvs", "envs", "num_envs_per_worker", "num_envs_per_env_runner"),
         "for each of schedule.executors",
@@ -185,7 +189,12 @@ REMARKS = {
 }
 """By what a key is other than what has the name elsewhere."""
 
-OTHER_UNIT = frozenset({"exploration_fraction", "target_entropy_scale"})
+OTHER_UNIT = frozenset(
+    (
+        *("exploration_fraction", "target_entropy_scale", "polyak", "initial_stddev", "obs_scale"),
+        *("num_minibatches", "nminibatches"),
+    )
+)
 """Names whose values mean something else here, so that none of them is repeated."""
 
 CORRECTED = frozenset(["with_vtrace", "vtrace", "use_vtrace"])
@@ -218,7 +227,15 @@ ALWAYS: dict[str, tuple[frozenset[str], str]] = {
 }
 """Names of what an algorithm does without a key."""
 
+FIXED_ELSEWHERE = frozenset(["ent_coef", "entropy_coef", "entropy_coeff", "entropy_coefficient", "alpha"])
+"""Names of SAC's temperature where a number stays as it is."""
+
 INSTEAD = (
+    (
+        "gradient_steps update_per_step",
+        "train_every",
+        "algorithm.train_every of {algorithm} is new rows per update: those of train_freq divided by these updates",
+    ),
     (
         "batch_size minibatch_size sgd_minibatch_size mini_batch_size num_minibatches nminibatches",
         "rows_per_update",
@@ -244,6 +261,7 @@ INSTEAD = (
 
 
 _ABSENT = {
+    "kl_coeff kl_coef kl_loss_coeff": "the penalty's weight begins with 1 and adapts to algorithm.kl_penalty_target",
     "use_sde sde_sample_freq use_sde_at_warmup gsde": "noise is drawn for each step alone",
     "norm_adv normalize_advantage advantage_normalization normalize_advantages": (
         "ppo and reinforce normalise advantages, a2c and impala do not"

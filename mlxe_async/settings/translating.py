@@ -17,6 +17,7 @@ from mlxe_async.settings.synonyms import (
     ABSENT,
     ALWAYS,
     CORRECTED,
+    FIXED_ELSEWHERE,
     INSTEAD,
     OTHER_UNIT,
     REMARKS,
@@ -256,6 +257,8 @@ def _accepted(name: str, key: str, value: Any, file: Written) -> Iterator[Answer
 
 def _remark(name: str, key: str, value: Any) -> str:
     """By what a key is other than elsewhere, or what goes with another algorithm that is meant."""
+    if key == "algorithm.temperature" and name in FIXED_ELSEWHERE:
+        return "at the start; algorithm.temperature_learning_rate = 0 keeps it"
     if key != "algorithm.name" or not isinstance(value, str):
         return REMARKS.get(name, "")
     from mlxe_async.algorithms import meant_by

@@ -18,26 +18,30 @@ from mlxe_async.storage.safe_text import redact
 _BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
 
-def as_tables(settings: Settings) -> dict[str, Any]:
-    """The tree as plain mappings and lists, without the keys that are not set."""
-    tables: dict[str, Any] = _plain(settings.model_dump())
-    tables["schedule"] = {"kind": settings.schedule.kind, **tables["schedule"]}  # the kind comes first
+def as_tables(settings: Settings, *, said_alone: bool = False) -> dict[str, Any]:
+    """The tree as plain mappings and lists, without the keys that are not set; or `said_alone`, those as written."""
+    tables: dict[str, Any] = _plain(settings.model_dump(exclude_unset=said_alone))
+    tables["schedule"] = {"kind": settings.schedule.kind, **tables.get("schedule", {})}  # the kind comes first
     return tables
 
 
-def dump_settings(settings: Settings, *, hide_secrets: bool = False, idle: Collection[Path] = ()) -> str:
+def dump_settings(
+    settings: Settings, *, hide_secrets: bool = False, idle: Collection[Path] = (), said_alone: bool = False
+) -> str:
     """TOML text that `load_settings` reads back as an equal tree: every key that has an effect, defaults included.
 
     Args:
         settings: the tree.
+        said_alone: without the defaults, so that those that follow from algorithm and task follow again.
         idle: further keys that have no effect, such as those of `[algorithm]`.
         hide_secrets: leave out texts under names such as `api_key` or `password` in the free tables; what is read
             back is then valid, but not equal.
     """
-    tables = as_tables(settings)
+    tables = as_tables(settings, said_alone=said_alone)
     for path in {*idle, *(problem.path for problem in without_effect(settings))}:
         *above, key = map(str, path)
         functools.reduce(lambda inner, part: inner.get(part, {}), above, tables).pop(key, None)
+    tables = {name: table for name, table in tables.items() if table or not said_alone}
     if hide_secrets:
         tables = redact(tables)
     return "\n".join("\n".join((f"[{name}]", *_lines(table), "")) for name, table in tables.items())

@@ -134,6 +134,9 @@ def save(
         body["files"] = {name: [written.nbytes, written.sha256] for name, written in files.items()}
     # Without indentation: json indents by functions that refer to each other, garbage that waits for a full collection.
     manifest = json.dumps({"format": FORMAT, "sha256": _digest(body), "body": body}).encode()
+    if len(manifest) > LONGEST_MANIFEST:
+        told = f"its manifest would have {len(manifest):,} bytes, at most {LONGEST_MANIFEST:,} can be read"
+        raise ResourceError(f"checkpoint {number} cannot be saved: {told}")
     try:
         if files is None:
             stage(folder, number)

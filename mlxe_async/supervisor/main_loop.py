@@ -86,8 +86,10 @@ class MainLoop:
             if not schedule.done():
                 # What is under way may be finished, in a bounded time.
                 if self._parts.context.deterministic:
+                    # Its calls have limits of their own, and a signal ends the wait.
+                    limit_s = ROUND_LIMIT_S if budget.reason == "seconds" else None
                     asked = group.create_task(bell.wait_until(lambda: budget.at_once))
-                    await asyncio.wait([schedule, asked], timeout=ROUND_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait([schedule, asked], timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
                     asked.cancel()
                 looking = 2 * POLL_S if self._run.blueprint.traits.flavour == "as_published" else 0.0
                 await asyncio.wait([schedule], timeout=FINISH_LIMIT_S + looking)

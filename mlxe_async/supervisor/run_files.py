@@ -103,10 +103,19 @@ class RunFiles:
             self.log.emit(events.CheckpointRejected(number=number, cause=cause))
         told = [Problem.from_json(problem).path for problem in self._facts["idle"]]
         told += [problem.path for problem in idle(settings, self._facts["memory_kind"])]
-        folder.write_settings(dump_settings(settings, hide_secrets=True, idle=told), seal_of(settings))
+        to_keep = settings
+        if self._origin is not None:  # a name such as "latest" means another run later
+            run = settings.run.model_copy(update={"init_from": str(self._origin.run.resolve())})
+            to_keep = settings.model_copy(update={"run": run})
+        folder.write_settings(dump_settings(to_keep, hide_secrets=True, idle=told), seal_of(settings))
         about, machine = versions(), host(cores)
         begun_with = self._begun_with()
-        sitting = {"began": dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds"), "versions": about}
+        sitting: dict[str, Any] = {
+            "began": dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds"),
+            "versions": about,
+        }
+        if point is not None and point.whole is not None:
+            sitting |= {"checkpoint": point.whole.number, "exact": point.exact}
         folder.write_run_json(
             {
                 "name": folder.name,
@@ -159,6 +168,8 @@ class RunFiles:
         state = point.state
         gap_ns = self._measures.go_on(state, point.first_version)
         self.solved.at = state["solved_at"]
+        if self.solved.at is not None:
+            self._measures.budget.note_solved(int(self.solved.at.get("env_steps", self._measures.counters.env_steps)))
         self.saver.restore(state["saver"], point.own_arrays().get("best"))
         point.folder.point_latest()
         self.resumption = Resumption(self.log, point, self._measures.counters, gap_ns)

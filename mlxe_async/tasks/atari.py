@@ -183,7 +183,7 @@ class Screen(gymnasium.Wrapper[Any, Any, Any, Any]):
             total += float(reward)
             is_over = terminated or truncated
             if frame >= skip - 2 or is_over:
-                self._look(frame % 2)
+                self._look(frame % 2 if self._settings.frame_skip > 1 else 0)
             if is_over:
                 if frame < skip - 1:  # the other one is of the step before
                     self._frames[(frame + 1) % 2] = self._frames[frame % 2]

@@ -337,6 +337,8 @@ def _with_history(env: gymnasium.Env[Any, Any], task: Task) -> gymnasium.Env[Any
         raise TaskError(f"task.history: {task.env} shows the newest pictures already; set task.atari.stack instead")
     if task.aids:
         raise TaskError(f"task.{task.aids[0]}: is for observations as {task.env} has them, got task.history; drop one")
+    # The stack keeps what it is shown, which an environment may change in place.
+    env = TransformObservation(env, np.array, space)
     stacked = FrameStackObservation(env, task.history, padding_type="reset")
     shown: spaces.Box = stacked.observation_space  # type: ignore[assignment]  # a stack of Boxes is one
     if len(space.shape) != 3:

@@ -103,8 +103,9 @@ class NativeTask:
         self._action_dtype = action_space.dtype
         if self.spaces.action_kind == "box":
             shape = self.spaces.action_shape
-            self._low = np.array(self.spaces.action_low, np.float32).reshape(shape)
-            self._high = np.array(self.spaces.action_high, np.float32).reshape(shape)
+            self._exact = np.promote_types(np.float32, action_space.dtype)  # as in `VectorTask`
+            self._low = np.array(self.spaces.action_low, self._exact).reshape(shape)
+            self._high = np.array(self.spaces.action_high, self._exact).reshape(shape)
         self._dtype = np.dtype(self.spaces.observation_dtype)
         self._own = self._aids.own if self._aids.features else None
         self._acting = np.zeros((count, *self.spaces.observation_shape), self._dtype)
@@ -284,7 +285,8 @@ class NativeTask:
             return self._chosen[actions]
         if self.spaces.actions is not None:
             return np.asarray(actions + self._start if self._start else actions).astype(self._action_dtype, copy=False)
-        return np.asarray(np.clip(actions, self._low, self._high).astype(self._action_dtype))
+        clipped = np.clip(np.asarray(actions, self._exact), self._low, self._high)
+        return np.asarray(clipped.astype(self._action_dtype))
 
     # --- faults -----------------------------------------------------------------------------------------------------
 

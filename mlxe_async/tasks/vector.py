@@ -180,9 +180,11 @@ class VectorTask:
         self._discrete, self._is_box = self.spaces.actions is not None, self.spaces.action_kind == "box"
         self._starts = np.asarray(action_space.start if isinstance(action_space, MultiDiscrete) else 0)
         if self._is_box:
+            # A bound in float32 may lie beyond one in float64.
             shape = self.spaces.action_shape
-            self._action_low = np.array(self.spaces.action_low, np.float32).reshape(shape)
-            self._action_high = np.array(self.spaces.action_high, np.float32).reshape(shape)
+            self._exact = np.promote_types(np.float32, action_space.dtype or np.float32)
+            self._action_low = np.array(self.spaces.action_low, self._exact).reshape(shape)
+            self._action_high = np.array(self.spaces.action_high, self._exact).reshape(shape)
         self._action_dtype = action_space.dtype
 
     def take_notes(self) -> list[tuple[str, str]]:
@@ -410,7 +412,7 @@ class VectorTask:
             return [action + self._start for action in chosen] if self._start else chosen
         if not self._is_box:
             return (np.asarray(actions) + self._starts).astype(self._action_dtype)
-        clipped = np.clip(actions, self._action_low, self._action_high)
+        clipped = np.clip(np.asarray(actions, self._exact), self._action_low, self._action_high)
         return clipped.astype(self._action_dtype)  # a copy: the environment may keep or change it
 
     def _take(self, base: Array, i: int, obs: Any, info: Any, *flags: Any) -> None:

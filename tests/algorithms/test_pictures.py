@@ -206,3 +206,21 @@ def test_ppo_learns_which_picture_is_which(epochs):
         learner.load(learner.weights())
     assert before < 0.8
     assert share_right()[2].mean() > 0.9
+
+
+def test_pictures_of_floats_are_as_they_are_unless_a_factor_is_written():
+    """Bytes are brought to 0 ... 1; floats may be there already."""
+    kind = load_algorithm("ppo")
+    of_bytes, floats = (Spaces(SHAPE, dtype, 3) for dtype in ("|u1", "<f4"))
+    agents = {
+        "bytes": kind(kind.Settings(**LOOK), of_bytes, seed=0, learns=False),
+        "floats": kind(kind.Settings(**LOOK), floats, seed=0, learns=False),
+        "factor": kind(kind.Settings(**LOOK, input_scale=(0.5,)), floats, seed=0, learns=False),
+    }
+    seen = pictures(4)
+    known = agents["bytes"].see(torch.from_numpy(seen))
+    shown = torch.from_numpy(seen.astype(np.float32) / 255)
+    torch.testing.assert_close(agents["floats"].see(shown), known)
+    torch.testing.assert_close(agents["factor"].see(2 * shown), known)
+    with pytest.raises(ValueError, match="pixels are brought to 0"):
+        kind(kind.Settings(**LOOK, input_scale=(0.5,)), of_bytes, seed=0, learns=False)

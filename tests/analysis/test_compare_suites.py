@@ -26,7 +26,7 @@ random = 10.0
 reference = 110.0
 [tasks.acro]
 task.env = "Acrobot-v1"
-random = 0.0
+random = -200.0
 [algorithms.ppo]
 algorithm.name = "ppo"
 [algorithms.a2c]
@@ -73,10 +73,10 @@ def test_one_table_over_all_tasks_is_printed_and_kept(faked, capsys):
     out = capsys.readouterr().out
     (ppo,) = rows(out, "| ppo |")
     # Both seeds end with 70 and 80: normalised 0.6 and 0.7; the acrobot's reference is the registered -100.
-    assert ppo[1:3] == ["0.650", "-0.750"]
+    assert ppo[1:3] == ["0.650", "2.750"]
     assert rows(out, "| a2c |")[0][-1] == "1 of 4"
     assert rows(out, "| pole | a2c |")[0][2:] == ["50", "50, failed", "killed by SIGKILL"]
-    assert rows(out, "| acro | 0 | -100 |")[0][-1] == "random play as written; reference: the registered threshold"
+    assert rows(out, "| acro | -200 | -100 |")[0][-1] == "random play as written; reference: the registered threshold"
     assert "Normalised scores" in Path("out/table.md").read_text()
     assert Path("out/profile.csv").read_text().startswith("algorithm,normalised_score")
     assert len(Path("out/outcomes.jsonl").read_text().splitlines()) == 8

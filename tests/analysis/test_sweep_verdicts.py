@@ -32,7 +32,7 @@ def test_a_side_that_failed_alone_loses():
 def test_few_seeds_have_no_interval():
     assert Verdict((0, 1, 2), (3.0, 4.0, 5.0), (1.0, 1.0, 1.0)).interval is None
     assert told((3.0, 4.0, 5.0), (1.0, 1.0, 1.0)) == (
-        "better than the settings as they were: +3.00 [+2.00 to +4.00 by the seeds], higher with 3 of 3; "
+        "better than the settings as they were: +3.0 [+2.0 to +4.0 by the seeds], higher with 3 of 3; "
         f"an interval of 95 % takes fresh_seeds = {FEWEST_RUNS} or more"
     )
 

@@ -152,7 +152,7 @@ def test_a_file_is_edited_where_it_says_something_and_stays_as_it_is_elsewhere()
     found = edited(TEXT, find_places(TEXT), changes)
     assert found == (
         '# mine\n[task]\nenv = "CartPole-v1"\n[schedule]   # who waits\nrollout_steps = 9  # by tune\nkind = "is"\n'
-        'executors = 2  # by tune, was 8\n# memorizer = "own"  # left out by tune: it has no effect here\n\n'
+        'executors = 2  # by tune, was 8; many\n# memorizer = "own"  # left out by tune: it has no effect here\n\n'
         "[learner]\nthreads = 1  # by tune\n"
     )
     tree = tomllib.loads(found)
@@ -194,3 +194,17 @@ def test_gradients_of_executors_are_tried_where_the_learner_is_the_limit_and_lea
     assert wanted not in [*neighbours(start.after(wanted), 4, limit="learner")]
     assert wanted not in [*neighbours(Knobs("ia", 4, 2), 4, limit="learner")]
     assert not keeps_learning(start, start.after(wanted))
+
+
+@pytest.mark.parametrize(
+    ("line", "changed"),
+    [
+        ('env = "a#b"  # why # not', 'env = 1  # by tune, was "a#b"; why # not'),
+        ("env = 'a#\\\\'#why", "env = 1  # by tune, was 'a#\\\\'; why"),
+        (r'env = "a\"#b"', r'env = 1  # by tune, was "a\"#b"'),
+        ("env = 3", "env = 1  # by tune, was 3"),
+    ],
+)
+def test_what_stood_there_and_its_comment_stay_in_the_line(line, changed):
+    text = f"[task]\n{line}\n"
+    assert edited(text, find_places(text), {"task.env": 1}).splitlines()[1] == changed

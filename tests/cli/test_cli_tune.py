@@ -4,10 +4,12 @@ import asyncio
 import os
 import signal
 import tempfile
+from pathlib import Path
 
 import pytest
 
 from mlxe_async.cli import main, measuring, tune
+from mlxe_async.cli.rewriting import rewritten
 from mlxe_async.errors import RunFailed
 from mlxe_async.settings import load_settings
 
@@ -64,7 +66,7 @@ def test_the_fastest_settings_are_written_into_the_users_file(file, imagined, tm
     assert text.startswith("# By tune from mine.toml on ")
     assert "# 1,000 -> 8,000 rows/s (+700%).\n# What is learned stays as it is" in text
     assert 'env = "CartPole-v1"   # the pole\n' in text
-    assert "executors = 1  # by tune, was 8\nenvs_per_executor = 16  # by tune, was 2\n" in text
+    assert "executors = 1  # by tune, was 8; too many\nenvs_per_executor = 16  # by tune, was 2\n" in text
     found = load_settings("mine-tuned.toml")
     assert (found.schedule.executors, found.schedule.envs_per_executor) == (1, 16)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine-tuned.toml", "mine.toml"]
@@ -197,3 +199,37 @@ def test_real_runs_are_measured_and_leave_nothing(file, tmp_path, monkeypatch, c
     assert "as it was: " in said.err
     assert list((tmp_path / "temporary").iterdir()) == []
     assert not (tmp_path / "runs").exists()
+
+
+OWN = """\
+[run]
+python_path = ["."]   # mine
+[stop]
+env_steps = 20000
+[task]
+env = "CartPole-v1"
+[schedule]
+kind = "is"
+executors = 2         # two cores
+[algorithm]
+name = "ppo"
+learning_rate = 0.001
+"""
+
+
+DOTTED = OWN.replace('[schedule]\nkind = "is"\nexecutors = 2         # two cores\n', "")
+
+
+@pytest.mark.parametrize("text", [OWN, f'schedule.kind = "is"\nschedule.executors = 2  # dotted\n{DOTTED}'])
+def test_a_file_for_another_folder_says_no_more_than_the_users_own(tmp_path, monkeypatch, text):
+    monkeypatch.chdir(tmp_path)
+    Path("own.toml").write_text(text)
+    changes = {"algorithm.learning_rate": 0.0005, "schedule.executors": 1}
+    wanted = measuring.settings_with("own.toml", (), changes)
+    Path("there").mkdir()
+    found = rewritten("own.toml", (), changes, wanted, Path("there"), "sweep")
+    Path("there/best.toml").write_text(found)
+    again = load_settings("there/best.toml", {"run.name": wanted.run.name})
+    assert again.model_dump() == wanted.model_dump()
+    assert again.said["schedule"] == wanted.said["schedule"] == ["executors", "kind"]
+    assert ("two cores" in found) == ("two cores" in text)

@@ -60,6 +60,23 @@ def test_the_synchronous_schedule_equals_the_serial_one_bit_for_bit(live, undist
     assert story(parallel_run) == story(serial_run)
 
 
+@pytest.mark.long
+def test_what_depends_on_finished_episodes_is_the_same_whoever_delivers_first_or_dies(live):
+    chosen = {"task": {"adverse_starts": True}, "stop": {"env_steps": 1500}}
+
+    async def kill(run):
+        await run.saw("weights", times=3)
+        os.kill(run.pid("mlxe-exe-1"), signal.SIGKILL)
+
+    serial, run = live(schedule={"kind": "serial", "executors": 2}, **chosen)
+    parallel, other = live(schedule={"kind": "is", "executors": 2}, **chosen)
+    assert serial.weights_hash == parallel.weights_hash
+    assert story(run) == story(other)
+    killed, _ = live(kill, schedule={"kind": "is", "executors": 2}, **chosen)
+    assert killed.restarts == 1
+    assert killed.weights_hash == serial.weights_hash
+
+
 @pytest.mark.slow
 def test_it_equals_the_serial_one_with_one_executor_too(live):
     parallel, parallel_run = live(schedule={"kind": "is", "executors": 1}, **TESTED)

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import sys
+from pathlib import Path
 
 import live_runs
 import pytest
@@ -356,6 +357,7 @@ def test_a_run_that_began_with_the_weights_of_another_begins_anew_with_the_same_
     (begun,) = run.all("init_from")
     assert (begun["path"], begun["checkpoint"]) == (str(other.run_dir), int(saved[-1].name))
     assert begun["weights_hash"] == other.weights_hash
+    assert load_settings(plain.run_dir / "settings.toml").run.init_from == str(Path(other.run_dir).resolve())
     folder = killed_before_anything_was_saved(tmp_path, endless)
     about = json.loads((folder / "run.json").read_text())["init_from"]
     assert about == {key: begun[key] for key in about}

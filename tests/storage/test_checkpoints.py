@@ -284,3 +284,11 @@ def test_a_process_killed_while_saving_leaves_only_whole_checkpoints(tmp_path):
 @pytest.mark.slow
 def test_many_processes_killed_while_saving_leave_only_whole_checkpoints(tmp_path):
     kills(tmp_path, 200)
+
+
+def test_what_could_not_be_read_again_is_not_written(tmp_path):
+    save(tmp_path, 1, keep=1)
+    with pytest.raises(ResourceError, match="checkpoint 2 cannot be saved: its manifest would have"):
+        save(tmp_path, 2, keep=1, returns=["x" * 1000] * 2000)
+    assert checkpoints.numbers(tmp_path) == [1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1"]

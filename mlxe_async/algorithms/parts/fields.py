@@ -112,14 +112,15 @@ class NetworkFields(BaseModel):
                 self.__dict__[name] = False  # the default follows the body, also in a class whose default is true
         return self
 
-    def refuse_factors(self, mixed: Mixed | None) -> None:
-        """Refuse factors for observations of pictures alone, whose pixels have a factor of their own.
+    def refuse_factors(self, mixed: Mixed | None, *, in_bytes: bool) -> None:
+        """Refuse factors for observations of pictures alone, whose pixels have a factor of their own as bytes.
 
         Raises:
             ValueError: it is so.
         """
         has_numbers = mixed is not None and mixed.numbers
-        of_body = BODIES[self.body].scale if self.body in BODIES else None
+        is_scaled = mixed is not None or in_bytes
+        of_body = BODIES[self.body].scale if self.body in BODIES and is_scaled else None
         if self.input_scale != (1.0,) and of_body is not None and not has_numbers:
             raise ValueError(
                 f'input_scale: body = "{self.body}" needs input_scale = [1.0]: pixels are brought to 0 ... 1 anyway'

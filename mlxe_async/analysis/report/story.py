@@ -24,6 +24,20 @@ Lane = tuple[str, int | None]
 """A role and which of them: `("executor", 0)`, `("learner", None)`."""
 
 
+def thread_of(process: str, line: Line, first_of: dict[str, tuple[Any, Any]]) -> str:
+    """The name of the process that a line of times is of; with its role where it is of another of its threads.
+
+    Args:
+        process: the process.
+        line: of the log.
+        first_of: role and number that each process told of first, its main thread's; added to.
+    """
+    who = line.get("role"), line.get("idx")
+    if who == first_of.setdefault(process, who):
+        return process
+    return f"{process}: {who[0]}" + ("" if who[1] is None else f" {who[1]}")
+
+
 class Story:
     """The story of one run; what is in no usable form is counted and passed over."""
 
@@ -51,6 +65,7 @@ class Story:
         self.lanes: dict[Lane, dict[str, float]] = {}  # seconds by cause
         self.modes: dict[str, dict[str, float]] = {}  # of each process seconds by what it did or waited for, in all
         self.spells: dict[tuple[str, str], dict[int, int]] = {}  # process and mode -> end of a bucket in ns -> count
+        self._first_of: dict[str, tuple[Any, Any]] = {}  # role and number that each process tells of first
         self._modes_before: dict[str, dict[str, float]] = {}  # of these what sittings before have spent
         self.lives: dict[Lane, list[tuple[float, float | None]]] = {}  # born, died
         self.happenings = Happenings()
@@ -117,6 +132,7 @@ class Story:
         process, told = line["process"], mapping(line.get("seconds"))
         if not isinstance(process, str) or (process not in self.modes and len(self.modes) > MOST_LANES):
             raise ValueError(f"got process {process!r}, expected a name, and not too many")
+        process = thread_of(process, line, self._first_of)
         spent = dict(self._modes_before.get(process, {}))
         for mode in told:
             _spend(spent, MODES.get(mode, mode), known(told, mode) or 0.0)

@@ -134,7 +134,9 @@ def lanes(run: RunNow) -> Markup:
 
 def times_spent(run: RunNow) -> Markup:
     """Draw each process's time by what it did or waited for."""
-    order = sorted(run.modes, key=lambda process: (_PROCESSES.find(process.rstrip("-0123456789")), process))
+    order = sorted(
+        run.modes, key=lambda process: (_PROCESSES.find(process.partition(":")[0].rstrip("-0123456789")), process)
+    )
     spent = {process: Spent(causes=dict(run.modes[process])) for process in order[:MOST_LANES]}
     names = causes_of(spent.values())
     styles = styles_of(names)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from mlxe_async.analysis.endings import ending_of
 from mlxe_async.analysis.report.happenings import KINDS, Happenings
 from mlxe_async.analysis.report.points import known, mapping, number, required
-from mlxe_async.analysis.report.story import MODES
+from mlxe_async.analysis.report.story import MODES, thread_of
 from mlxe_async.cli.dashboard.series import Series
 from mlxe_async.cli.view.picture import Picture
 from mlxe_async.storage.safe_text import redact
@@ -93,6 +93,7 @@ class RunNow:
         self._held = 0  # lines yet to come without a time of their own
         self._published: dict[int, float] = {}
         self._before: dict[str, dict[str, float]] = {}
+        self._first_of: dict[str, tuple[Any, Any]] = {}
         self._rated = (0.0, 0.0, 0.0)  # seconds, steps and updates when rates were taken last
         self._hearers: dict[str, Callable[[Line], None]] = {
             name.removeprefix("_hear_"): getattr(self, name) for name in dir(self) if name.startswith("_hear_")
@@ -252,6 +253,7 @@ class RunNow:
             raise ValueError(f"got process {process!r:.60}, expected a short name")
         if process not in self.modes and len(self.modes) >= MOST_PROCESSES:
             raise ValueError(f"expected at most {MOST_PROCESSES} processes")
+        process = thread_of(process, line, self._first_of)
         spent = dict(self._before.get(process, {}))
         for mode in told:
             name = MODES.get(mode, mode)

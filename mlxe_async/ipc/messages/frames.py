@@ -19,24 +19,26 @@ from mlxe_async.plain_json import encoding
 MAGIC = b"MLXF"
 LAYOUT_VERSION = 1
 MAX_PAYLOAD = 1 << 24
-"""Of one message: a rollout tells each of its finished episodes, some 50 bytes."""
+"""Bytes of an answer at most: a rollout tells each of its finished episodes in some 50 bytes."""
+MAX_REQUEST = 1 << 20
+"""The same of what a process is asked, which it must take from its channel at once."""
 HEADER = struct.Struct("<4sIII")
 
 Message = dict[str, Any]
 
 
-def encode(message: Message) -> bytes:
-    """The frame of one message.
+def encode(message: Message, most: int = MAX_PAYLOAD) -> bytes:
+    """The frame of one message of at most that many bytes.
 
     Raises:
-        ProtocolError: the message is not plain JSON, holds NaN or an infinity, or is larger than 16 MiB.
+        ProtocolError: the message is not plain JSON, holds NaN or an infinity, or is larger.
     """
     try:
         payload = _to_json(message).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise ProtocolError(f"message cannot be framed: {error}") from error
-    if len(payload) > MAX_PAYLOAD:
-        raise ProtocolError(f"message cannot be framed: {len(payload)} bytes, at most {MAX_PAYLOAD} are allowed")
+    if len(payload) > most:
+        raise ProtocolError(f"message cannot be framed: {len(payload)} bytes, at most {most} are allowed")
     return HEADER.pack(MAGIC, LAYOUT_VERSION, len(payload), zlib.crc32(payload)) + payload
 
 

@@ -18,7 +18,7 @@ from typing import Literal
 
 from mlxe_async.errors import ProtocolError
 from mlxe_async.ipc.messages.channel import READ_BYTES, receive_with_fds, send_some
-from mlxe_async.ipc.messages.frames import Decoder, Message, encode
+from mlxe_async.ipc.messages.frames import MAX_REQUEST, Decoder, Message, encode
 
 UNSENT_LIMIT = 256 * 1024
 FRAME_LIMIT_S = 1.0
@@ -71,7 +71,7 @@ class SupervisorChannel:
             ProtocolError: the message is not plain JSON or too large.
             OSError: it has to wait, and there is no room for copies of `fds`; nothing is sent.
         """
-        data = memoryview(encode(message))
+        data = memoryview(encode(message, MAX_REQUEST))
         if self.closed:
             return
         if not self._unsent:

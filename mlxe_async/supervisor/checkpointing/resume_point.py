@@ -236,6 +236,15 @@ class ResumePoint:
         return [{name: self.about[name] for name in kept if name in self.about}] if self.about else []
 
     @property
+    def went_otherwise(self) -> bool:
+        """True if the run went on from this checkpoint, or an older one, as another run: later numbers are taken."""
+        number = self.whole.number if self.whole else 0
+        return any(
+            one.get("exact") is False and isinstance(one.get("checkpoint"), int) and one["checkpoint"] >= number
+            for one in self.former_sittings
+        )
+
+    @property
     def other_versions(self) -> list[str]:
         """Python or packages that are others now than in the sitting before, with the old and the new version."""
         former = (self.former_sittings or [{}])[-1].get("versions")

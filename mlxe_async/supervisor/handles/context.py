@@ -231,6 +231,14 @@ class HandleContext:
         """True if the budget has run out."""
         return self.budget.reason is not None
 
+    @property
+    def finished_episodes(self) -> int:
+        """Those that a rollout is told of: where all wait for each other, as of the end of the last round.
+
+        So they are the same whoever delivers first, dies, or is resumed.
+        """
+        return self.budget.counted_episodes if self.deterministic else self.counters.episodes
+
     def training_result(self, version: int) -> float | None:
         """Mean return, or sum of steps, of the episodes finished under a version since this was last asked.
 

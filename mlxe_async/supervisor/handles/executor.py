@@ -177,7 +177,8 @@ class ExecutorHandle:
         longest = max(report["episodes"]["steps"], default=0)
         context.counters.episode_steps = max(context.counters.episode_steps, longest)
         results = report["episodes"]["steps" if context.promote_by == "steps" else "return"]
-        context.returns.setdefault(report["version"], []).extend(results)
+        if context.promotes:
+            context.returns.setdefault(report["version"], []).extend(results)
         context.log.generated(self.index, report)
         if self._long_episode is not None:
             self._look_at_lengths(self._long_episode, report)
@@ -235,6 +236,7 @@ class ExecutorHandle:
             "died_with": self._died_with,
             "busy": self._busy,
             "epoch": self.process.epoch,
+            "lost": self.lost,
         }
         return facts, {"begun": np.array(self.begun), "running": np.array(self._running)}
 
@@ -268,7 +270,7 @@ class ExecutorHandle:
         context = self._context
         while True:
             try:
-                finished = context.counters.episodes
+                finished = context.finished_episodes
                 if self._long_episode is not None and not self._is_greedy:
                     self._settled = self._taken()
                     self._asked_at = self._long_episode.now()

@@ -100,6 +100,8 @@ class Budget:
     began: float = field(default_factory=time.monotonic)
     counted: int = 0
     "Environment steps at the end of the last round: the same in whatever order executors deliver."
+    counted_episodes: int = 0
+    "Finished episodes then."
     _solved_at_step: int | None = None
 
     def __post_init__(self) -> None:
@@ -137,7 +139,7 @@ class Budget:
         """Part of the schedules' verbs; the handles have counted already, here the conditions are looked at."""
         # None is what an executor gives that had nothing to do any more.
         self.counters.rollouts += sum(rollout is not None for rollout in rollouts)
-        self.counted = self.counters.env_steps
+        self.counted, self.counted_episodes = self.counters.env_steps, self.counters.episodes
         _ = self.remaining
 
     def share(self, executors: int) -> int | None:
@@ -147,22 +149,29 @@ class Budget:
 
     def state(self) -> dict[str, Any]:
         """Return what is to be kept: seconds used, and where the task was solved."""
-        return {"seconds": self.seconds, "solved_at_step": self._solved_at_step, "counted": self.counted}
+        counted = {"counted": self.counted, "counted_episodes": self.counted_episodes}
+        return {"seconds": self.seconds, "solved_at_step": self._solved_at_step, **counted}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from there, as if the seconds used had just gone by."""
         self.began = time.monotonic() - float(state["seconds"])
-        self._solved_at_step = state["solved_at_step"]
+        if state["solved_at_step"] is not None:
+            self._solved_at_step = state["solved_at_step"]
         self.counted = state.get("counted", self.counters.env_steps)  # checkpoints of older programs have none
+        self.counted_episodes = state.get("counted_episodes", self.counters.episodes)
 
-    def note_solved(self) -> None:
-        """The task is solved: with `[stop] solved` run out, at once or `steps_after_solved` environment steps later."""
+    def note_solved(self, at_step: int | None = None) -> None:
+        """The task is solved: with `[stop] solved` run out, at once or `steps_after_solved` environment steps later.
+
+        Args:
+            at_step: environment steps when it was; None: those of now.
+        """
         if not self.stop.get("solved"):
             return
+        if self._solved_at_step is None:
+            self._solved_at_step = self.counters.env_steps if at_step is None else at_step
         if self.stop.get(AFTER_SOLVED) is None:
             self.finish("solved")
-        elif self._solved_at_step is None:
-            self._solved_at_step = self.counters.env_steps
 
     def finish(self, reason: str, *, at_once: bool = False) -> None:
         """Run out now; the first reason stays. `at_once`: rounds that were begun are not waited for."""

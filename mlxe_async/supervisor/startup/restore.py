@@ -52,7 +52,7 @@ def fill_memory(point: ResumePoint, segments: Mapping[str, Segment], blueprint: 
     saved = state["memory_shape"]
     keeps_memory = saved == blueprint.memory_to_keep
     learner = read_arrays(whole.path / f"learner{SUFFIX}", lambda name: name.startswith("algorithm."))
-    same = not point.told and not point.other_versions and keeps_memory
+    same = not (point.told or point.other_versions or point.went_otherwise) and keeps_memory
     point.exact = blueprint.traits.deterministic and same and bool(learner)
     _fill_rows(point, segments, blueprint, keeps=keeps_memory)
     writer = WeightsWriter(segments["weights"])
@@ -151,6 +151,7 @@ async def restore_roles(
     for name in names:
         file = f"{name}{SUFFIX}"
         if file not in point.whole.files:
+            _note_missing(point, name, log)
             continue
         said = await _restored(point, by_role[name], name, point.whole.path / file, log.warn)
         if said.get("exact") is False:
@@ -167,8 +168,20 @@ async def restore_roles(
                 index = int(name.removeprefix("executor-"))
                 envs = ", ".join(map(str, said[fault]))
                 log.warn(f"executor {index}: {sentence.format(envs)}", "executor", index)
+    for index, facts in enumerate(point.state["executors"]):
+        if facts.get("lost"):
+            point.exact = False
+            log.warn(f"executor {index} had been given up ({facts['lost']}): it takes part again", "executor", index)
     if point.former_rows:
         log.warn("the memory has another shape than the saved one: it begins empty")
+
+
+def _note_missing(point: ResumePoint, name: str, log: EventLog) -> None:
+    """An executor that was in the middle of a rollout plays it again; an episode from before that is over."""
+    role, _, index = name.rpartition("-")
+    if role == "executor" and (running := point.own_arrays().get(f"{name}.running")) is not None and running.any():
+        point.exact = False
+        log.warn(f"executor {index}: its episodes under way were not saved: others begin", "executor", int(index))
 
 
 async def _restored(

@@ -185,6 +185,8 @@ class Startup:
         origin = weights_to_begin_with(self.settings, self.facts)
         if anew is not None:
             anew.refuse_other_weights(None if origin is None else origin.digest)
+        if self._replay is not None and origin is not None:
+            self._replay.refuse_other_weights(origin.digest)
         return origin
 
     def _tell(self, files: RunFiles, seconds: float) -> None:

@@ -11,6 +11,7 @@ from dashboard_tools import within
 from report_runs import HOSTILE, Log, end, hostile, plain, second, start, story
 
 from mlxe_async.analysis.report.markup import Markup
+from mlxe_async.analysis.report.story import Story
 from mlxe_async.cli.dashboard.panels import PANELS
 from mlxe_async.cli.dashboard.run_now import LAST_EPISODES, MOST_NAMES, MOST_PROCESSES, RunNow
 from mlxe_async.cli.dashboard.state import state_of
@@ -102,6 +103,18 @@ def test_the_page_says_how_a_run_ended_or_that_it_goes_on(ended, code, held, sta
     run = told(story(ended=ended, code=code), held=held)
     assert run.state == state
     assert said in text_of(shown(run)["top"])
+
+
+def test_threads_of_one_process_have_times_of_their_own():
+    log = story(ended="")
+    log.add(12.0, events.Times("mlxe-istb", {"updating": 9.0}), "istb")
+    for index in (0, 1):
+        log.add(12.0, events.Times("mlxe-istb", {"stepping": 2.0 + index}), "executor", index)
+    run = told(log, held=True)
+    expected = {"mlxe-istb": {"updating": 9.0}, **{f"mlxe-istb: executor {i}": {"stepping": 2.0 + i} for i in (0, 1)}}
+    assert run.modes == expected
+    assert "mlxe-istb: executor 1" in text_of(shown(run)["times"])
+    assert Story.of(log.lines).modes == expected
 
 
 def test_the_verdict_and_the_times_stand_on_the_page():

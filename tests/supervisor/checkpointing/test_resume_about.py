@@ -1,6 +1,7 @@
 """What a run's `run.json` says of its former sittings, whatever stands in it."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -49,3 +50,19 @@ def test_odd_versions_are_shown_as_text(tmp_path):
     point = point_with(tmp_path, json.dumps({"versions": {**versions(), "numpy": [1, "\x1b"], "\x1bx": 3}}))
     assert all(told.isprintable() for told in point.other_versions)
     assert len(point.other_versions) == 2
+
+
+@pytest.mark.parametrize(
+    ("sittings", "otherwise"),
+    [
+        ([{"checkpoint": 4, "exact": False}], True),
+        ([{"checkpoint": 5, "exact": False}, {"checkpoint": 4, "exact": True}], True),
+        ([{"checkpoint": 3, "exact": False}], False),  # the fourth was made in that sitting
+        ([{"checkpoint": 4, "exact": True}], False),
+        ([{"checkpoint": "4", "exact": False}, {"exact": False}, {}], False),
+    ],
+)
+def test_a_checkpoint_that_the_run_went_on_from_as_another_is_no_exact_one_any_more(tmp_path, sittings, otherwise):
+    point = point_with(tmp_path, json.dumps({"sittings": sittings}))
+    point.whole = SimpleNamespace(number=4)
+    assert point.went_otherwise == otherwise

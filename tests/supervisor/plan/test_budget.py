@@ -105,3 +105,31 @@ def test_whoever_waits_is_woken_when_it_runs_out():
             await waiting
 
     asyncio.run(main())
+
+
+def test_a_run_that_was_solved_before_it_was_resumed_stops_by_that():
+    solved = budget_of(solved=True, steps_after_solved=None)
+    solved.note_solved()
+    again = budget_of(solved=True, steps_after_solved=None)
+    again.restore(solved.state())
+    again.note_solved(at_step=0)
+    assert again.reason == "solved"
+    later = budget_of(solved=True, steps_after_solved=100)
+    later.counters.env_steps = 550
+    later.note_solved(at_step=500)
+    later.restore(budget_of(solved=False).state())  # of a checkpoint that knew no such condition
+    assert later.remaining
+    later.counters.env_steps = 600
+    assert not later.remaining
+
+
+def test_finished_episodes_are_those_of_the_end_of_the_last_round():
+    budget = budget_of()
+    budget.counters.episodes = 7
+    assert budget.counted_episodes == 0
+    budget.spend([{}])
+    assert budget.counted_episodes == 7
+    budget.counters.episodes = 9
+    again = budget_of()
+    again.restore(budget.state())
+    assert again.counted_episodes == 7
