@@ -225,9 +225,9 @@ class Policy(Answering):
         Raises:
             ValueError: it is of another kind or length, or none has acted yet.
         """
-        self._acting.rollouts += 1
         if done is None:
             self._acting.began = None
+            self._acting.rollouts += 1
             return
         began, found = self._acting.began, np.asarray(done)
         if began is None or found.dtype != np.bool_ or found.shape != began.shape:

@@ -206,3 +206,22 @@ def test_kept_runs_of_two_lines_are_of_the_rules_of_now(pair):
     if "pip install" in facts.get("task_error", ""):
         pytest.skip(facts["task_error"])
     assert {one["setting"]: json.loads(json.dumps(one["value"])) for one in facts["chosen"]} == chosen
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "executors", "said"),
+    [
+        ({"name": "dqn", "batch": 2}, 4, "got 2, expected at least 4: a row for each of 4 executors"),
+        (
+            {"name": "dqn", "cell": "lstm", "batch": 64, "sequence_steps": 16, "burn_in": 8, "n_step": 1},
+            3,
+            "got 64, expected at least 72: a sample of 24 rows for each of 3 executors",
+        ),
+        ({"name": "dqn", "batch": 4}, 4, ""),
+    ],
+)
+def test_where_executors_differentiate_each_has_a_part_of_each_minibatch(algorithm, executors, said):
+    schedule = {"kind": "is", "gradients": "executors", "executors": executors}
+    settings = load_settings({"task": {"env": "CartPole-v1"}, "algorithm": algorithm, "schedule": schedule})
+    problems = probed(settings).get("problems", [])
+    assert problems == ([{"path": ["algorithm", "batch"], "message": said}] if said else [])

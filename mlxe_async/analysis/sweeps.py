@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from mlxe_async.analysis.scores import mean_with_interval
 from mlxe_async.analysis.statistics import FEWEST_RUNS, bootstrap
-from mlxe_async.analysis.tables import Table, number, shown
+from mlxe_async.analysis.tables import Table, shown
 
 State = Literal["complete", "pruned", "diverged", "failed", "refused", "running"]
 SHOWN = 10
@@ -75,7 +75,7 @@ class Trial:
     def how(self) -> str:
         """Its end in words."""
         if self.score is not None and self.state == "complete":
-            return f"score {number(self.score)}"
+            return f"score {_told(self.score)}"
         return f"{self.state}{f' ({self.reason})' if self.reason else ''}"
 
 
@@ -105,8 +105,8 @@ class Finalist:
     @property
     def how(self) -> str:
         """Its mean and each run, in words."""
-        each = " / ".join(number(one) if math.isfinite(one) else "failed" for one in self.scores)
-        return f"trial {self.trial.number}: mean {number(self.mean) if math.isfinite(self.mean) else '-'} of {each}"
+        each = " / ".join(_told(one) if math.isfinite(one) else "failed" for one in self.scores)
+        return f"trial {self.trial.number}: mean {_told(self.mean) if math.isfinite(self.mean) else '-'} of {each}"
 
 
 def winner(finalists: Sequence[Finalist]) -> Finalist:
@@ -132,7 +132,7 @@ def trial_table(trials: Sequence[Trial]) -> Table:
     rows = tuple(
         (
             str(one.number),
-            number(one.score) if one.score is not None else "-",
+            _told(one.score) if one.score is not None else "-",
             one.state,
             f"{one.env_steps:,}",
             f"{one.seconds:.0f}",
@@ -201,7 +201,11 @@ class Verdict:
         sure = doubt = ""
         if interval:
             sure = f" [95 % interval {_won(interval[0])} to {_won(interval[1])}]"
-            doubt = "; the interval holds 0: more seeds would tell" if interval[0] <= 0 <= interval[1] else ""
+            doubt = (
+                "; the interval holds 0: more seeds would tell"
+                if interval[0] <= 0 <= interval[1] and interval[0] < interval[1]
+                else ""
+            )
         elif many:
             sure = f" [{_won(min(self._differences))} to {_won(max(self._differences))} by the seeds]"
             doubt = f"; an interval of 95 % takes fresh_seeds = {FEWEST_RUNS} or more"
@@ -212,8 +216,12 @@ class Verdict:
         return told
 
 
+def _told(score: float) -> str:
+    return shown(score, "return")
+
+
 def _won(difference: float) -> str:
-    return f"{'-' if difference < 0 else '+'}{shown(abs(difference), 'return')}"
+    return f"{'-' if difference < 0 else '+'}{_told(abs(difference))}"
 
 
 def _scores(values: Sequence[float]) -> str:
@@ -223,5 +231,5 @@ def _scores(values: Sequence[float]) -> str:
         return f"no score{failed}"
     mean, interval = mean_with_interval(known)
     if len(known) < FEWEST_RUNS:
-        return f"{number(mean)} ({number(min(known))} to {number(max(known))} by the seeds){failed}"
-    return f"{number(mean)}" + (f" [{number(interval[0])}, {number(interval[1])}]" if interval else "") + failed
+        return f"{_told(mean)} ({_told(min(known))} to {_told(max(known))} by the seeds){failed}"
+    return _told(mean) + (f" [{_told(interval[0])}, {_told(interval[1])}]" if interval else "") + failed

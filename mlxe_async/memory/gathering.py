@@ -159,7 +159,9 @@ class Gatherer:
         mine = self._mine(plan)
         rows = mine.stop - mine.start
         if ahead is None or len(ahead.everywhere) != rows:
-            together = max(1, min(GATHERED_TOGETHER // (rows * self._packed.words * WORD), self._shape.plan_updates))
+            together = max(
+                1, min(GATHERED_TOGETHER // (max(1, rows) * self._packed.words * WORD), self._shape.plan_updates)
+            )
             ahead = self._ahead = _Ahead(self._shape, together, rows)
         slot = self.plans[plan["slot"]]
         ahead.plan, ahead.first, ahead.count = plan["number"], k, min(plan["updates"] - k, len(ahead.words))

@@ -47,11 +47,11 @@ class Sampled:
     Args:
         algorithm: whose behaviour is tested; its weights are replaced.
         seed: of the draws.
-        acting: how far the run was, for what is annealed by that; it moves on.
+        acting: how far the run was, for what is annealed by that.
     """
 
     def __init__(self, algorithm: BehavingPolicy, seed: int, acting: Acting | None = None) -> None:
-        self._algorithm, self._acting = algorithm, acting or Acting()
+        self._algorithm, self._acting = algorithm, replace(acting or Acting(), began=None, carry={})
         self.carry = getattr(algorithm, "carry", ())
         self._rng = generator(seed, "evaluation.actions")
         self._flats: Floats | None = None
@@ -74,7 +74,6 @@ class Sampled:
     def load(self, flat: Floats) -> None:
         """Draw by these weights (P,) from now on."""
         self._algorithm.load(flat)
-        self._acting.rollouts += 1  # each test begins with noise of its own
 
     def greedy(self, obs: Array, acting: Acting) -> Array:
         """Actions (B, ...) drawn for observations (B, O), with what is carried in `acting`."""

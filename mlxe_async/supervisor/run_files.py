@@ -169,7 +169,7 @@ class RunFiles:
         gap_ns = self._measures.go_on(state, point.first_version)
         self.solved.at = state["solved_at"]
         if self.solved.at is not None:
-            self._measures.budget.note_solved(int(self.solved.at.get("env_steps", self._measures.counters.env_steps)))
+            self._measures.budget.was_solved(int(self.solved.at["env_steps"]))
         self.saver.restore(state["saver"], point.own_arrays().get("best"))
         point.folder.point_latest()
         self.resumption = Resumption(self.log, point, self._measures.counters, gap_ns)

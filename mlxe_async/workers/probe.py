@@ -351,6 +351,13 @@ def _probe(
     ):
         message = f"got {algorithm.batch_rows}, expected at most memory.capacity_rows = {capacity}"
         raise Refused([(("algorithm", "batch"), message)])
+    schedule = settings["schedule"]
+    if schedule.get("gradients") == "executors" and schedule["kind"] != "oa" and algorithm.memory == "replay":
+        workers = schedule["executors"] - schedule.get("exploit_only", 0)
+        if (least := workers * max(1, algorithm.window)) > algorithm.batch_rows and "batch" in fit.table:
+            each = f"a sample of {algorithm.window} rows" if algorithm.window > 1 else "a row"
+            message = f"got {algorithm.batch_rows}, expected at least {least}: {each} for each of {workers} executors"
+            raise Refused([(("algorithm", "batch"), message)])
     for key, known in _WORDS.items():
         if (word := getattr(algorithm, key, known[0])) not in known:
             message = f'"{name}" says {key} = {word!r}, expected {", ".join(map(repr, known[:-1]))} or {known[-1]!r}'

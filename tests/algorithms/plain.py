@@ -19,6 +19,8 @@ class Plain:
 
     of_torch = True
     """Whether weights have torch's own shape, outputs first."""
+    moved = 1.0
+    """Of each weight 1 where it is moved (P,)."""
 
     def __init__(self, algorithm, eps, kind="adam"):
         self.parameters = named(algorithm)
@@ -30,7 +32,6 @@ class Plain:
         self.layer_norm = algorithm.settings.layer_norm
         self.eps, self.kind, self.steps = eps, kind, 0
         self.first, self.second = torch.zeros_like(self.flat), torch.zeros_like(self.flat)
-        self.moved = torch.ones_like(self.flat)
 
     def moves(self, *heads):
         """Weights (P,) of these heads alone are moved from now on."""

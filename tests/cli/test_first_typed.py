@@ -53,7 +53,7 @@ TYPED = {
     "FILE.toml --no-cuda --num-steps 128": "--num-steps is --set schedule.rollout_steps=128",
     "FILE.toml --learning-rate 3e-4": "--learning-rate is --set algorithm.learning_rate=3e-4",
     "FILE.toml --exp-name first": "--exp-name is --set run.name=first",
-    "FILE.toml --num-minibatches=4": "--num-minibatches is --set algorithm.minibatch=4 (the rows of each, not how many",
+    "FILE.toml --num-minibatches=4": "--num-minibatches is --set algorithm.minibatch=VALUE (the rows of each, not how",
     "FILE.toml --torch-deterministic": "--torch-deterministic is --set schedule.kind=is",
     # RLlib
     "train --run PPO --env CartPole-v1": WRITES.format("CartPole-v1 --algorithm ppo"),

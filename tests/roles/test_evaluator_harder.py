@@ -169,7 +169,8 @@ def test_sampled_actions_in_other_environments_and_with_the_clock_of_the_run():
         Sampled(coin, 1, clock), rules, np.array([1.0], np.float32), {"env": "evaluator_fakes:Corridor"}
     )
     assert verdict.return_mean == 10
-    assert all(seen is clock for seen in coin.clocks)
+    assert {(seen.episodes, seen.rollouts) for seen in coin.clocks} == {(4, 3)}
+    assert (coin.clocks[-1].steps, clock.steps) == (5 + 3 * 10, 5)  # the run's own stays as it is
 
 
 def test_each_version_is_sampled_under_its_own_weights():

@@ -1,12 +1,14 @@
 """Rollouts that nothing comes of: they leave no room taken, and no executor learns one rollout late."""
 
 import asyncio
+from collections import deque
 from types import SimpleNamespace
 
 import pytest
 
 from mlxe_async.supervisor.handles.memorizer import MemorizerHandle
-from mlxe_async.supervisor.learning.pushing import PushedLearnerHandle
+from mlxe_async.supervisor.learning.pushing import Push, PushedLearnerHandle, Pushes
+from mlxe_async.supervisor.plan.budget import Bell
 
 PLAN = {"updates": 1, "slots": [3], "orders": [7]}
 
@@ -17,22 +19,33 @@ class Lane:
     def __init__(self, ages):
         self.ages, self.used_up = list(ages), []
 
+    def used(self, plan, lane):
+        self.used_up.append(plan)
+
     async def memorize_of(self, lane):
         return {**PLAN, "age": self.ages.pop(0)} if self.ages else {"updates": 0}
 
 
 def pushed(ages, *, ending=False):
-    """What is left of the rollouts of a lane after one push."""
+    """What is left of the rollouts of a lane after one push; those that are too old give no update."""
     handle, lane = object.__new__(PushedLearnerHandle), Lane(ages)
     handle._drawing, handle._memorizer = asyncio.Lock(), lane
     handle._context = SimpleNamespace(ending=ending)
+    handle.pushes, handle._free, handle._waiting, handle._bell = Pushes(), [[0]] * 3, deque(), Bell()
+    handle._how = SimpleNamespace(waits=False, gives_way=False)
+    handle._outliers, handle._odd_in_a_row, handle._fruitless, handle._why = None, 0, 0, ""
+    handle._note_waiting = lambda: None
+    ended = []
+    handle._end = lambda push, how: (ended.append(how), handle._free[2].append(push.about["place"]))
 
-    async def push(plan, number):
-        assert number == 2
-        return plan["age"] > 0
+    async def differentiated(plan, number, place):
+        done = {"updates": int(plan["age"] == 0), "metrics": {"loss": 1.0}, "finite": True}
+        return Push({"worker": number, "number": 1, "place": place, "done": done})
 
-    handle._push = push
+    handle._differentiated = differentiated
     asyncio.run(handle._pushed(2))
+    assert ended == ["too_old"] * len(ended)
+    assert len(lane.used_up) == len(ages) - len(lane.ages)
     return lane.ages
 
 

@@ -115,7 +115,8 @@ class NoiseRenewal:
         """Draw it anew if that is due; `every` 0: at a rollout's start alone."""
         from mlxe_async.networks.noisy import draw
 
-        if self.rollout == acting.rollouts and not (every and acting.steps - self.step >= every):
+        since = acting.steps - self.step  # negative where another begins to act by it, such as a test
+        if self.rollout == acting.rollouts and since >= 0 and not (every and since >= every):
             return
         self.rollout, self.step = acting.rollouts, acting.steps
         draw(network, rng)

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -88,7 +89,7 @@ class Files:
 
     def told(self) -> str:
         """Return how much was written, and how it is looked at."""
-        store = visible(str(self._store))
+        store = shlex.quote(visible(str(self._store)))
         return f"{self._values:,} values; MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri {store}"
 
     def _begin(self, line: Mapping[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -103,7 +104,7 @@ class Files:
 
     def told(self) -> str:
         """Return how much was written, and how it is looked at."""
-        return f"{self._values:,} values; tensorboard --logdir {visible(str(self._folder.parent))}"
+        return f"{self._values:,} values; tensorboard --logdir {shlex.quote(visible(str(self._folder.parent)))}"
 
 
 def _cell(value: Any) -> str:

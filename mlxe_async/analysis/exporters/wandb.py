@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shlex
 import struct
 import zlib
 from collections.abc import Mapping
@@ -98,7 +99,7 @@ class Files:
 
     def told(self) -> str:
         """Return how much was written, and how it is uploaded."""
-        return f"{self._rows:,} rows of history; wandb sync {visible(str(self._place))}"
+        return f"{self._rows:,} rows of history; wandb sync {shlex.quote(visible(str(self._place)))}"
 
     def _begin(self, line: Mapping[str, Any]) -> None:
         name = str(line["run"])

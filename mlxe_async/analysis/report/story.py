@@ -33,7 +33,9 @@ def thread_of(process: str, line: Line, first_of: dict[str, tuple[Any, Any]]) ->
         first_of: role and number that each process told of first, its main thread's; added to.
     """
     who = line.get("role"), line.get("idx")
-    if who == first_of.setdefault(process, who):
+    if process not in first_of and len(first_of) < MOST_LANES:
+        first_of[process] = who
+    if who == first_of.get(process, who):
         return process
     return f"{process}: {who[0]}" + ("" if who[1] is None else f" {who[1]}")
 
@@ -130,9 +132,10 @@ class Story:
 
     def _hear_times(self, _at: float, line: Line) -> None:
         process, told = line["process"], mapping(line.get("seconds"))
-        if not isinstance(process, str) or (process not in self.modes and len(self.modes) > MOST_LANES):
+        name = thread_of(process, line, self._first_of) if isinstance(process, str) else ""
+        if not name or (name not in self.modes and len(self.modes) > MOST_LANES):
             raise ValueError(f"got process {process!r}, expected a name, and not too many")
-        process = thread_of(process, line, self._first_of)
+        process = name
         spent = dict(self._modes_before.get(process, {}))
         for mode in told:
             _spend(spent, MODES.get(mode, mode), known(told, mode) or 0.0)

@@ -251,9 +251,9 @@ class RunNow:
         process, told = line["process"], mapping(line.get("seconds"))
         if not isinstance(process, str) or len(process) > LONGEST_NAME:
             raise ValueError(f"got process {process!r:.60}, expected a short name")
-        if process not in self.modes and len(self.modes) >= MOST_PROCESSES:
-            raise ValueError(f"expected at most {MOST_PROCESSES} processes")
         process = thread_of(process, line, self._first_of)
+        if len(process) > 2 * LONGEST_NAME or (process not in self.modes and len(self.modes) >= MOST_PROCESSES):
+            raise ValueError(f"expected at most {MOST_PROCESSES} processes and threads of short names")
         spent = dict(self._before.get(process, {}))
         for mode in told:
             name = MODES.get(mode, mode)

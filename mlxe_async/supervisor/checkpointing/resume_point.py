@@ -237,7 +237,7 @@ class ResumePoint:
 
     @property
     def went_otherwise(self) -> bool:
-        """True if the run went on from this checkpoint, or an older one, as another run: later numbers are taken."""
+        """True if the run went on from this checkpoint, or a newer one, as another run: later numbers are taken."""
         number = self.whole.number if self.whole else 0
         return any(
             one.get("exact") is False and isinstance(one.get("checkpoint"), int) and one["checkpoint"] >= number

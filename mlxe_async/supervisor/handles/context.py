@@ -235,7 +235,7 @@ class HandleContext:
     def finished_episodes(self) -> int:
         """Those that a rollout is told of: where all wait for each other, as of the end of the last round.
 
-        So they are the same whoever delivers first, dies, or is resumed.
+        So they are the same in whatever order executors deliver, and after deaths and resumptions.
         """
         return self.budget.counted_episodes if self.deterministic else self.counters.episodes
 

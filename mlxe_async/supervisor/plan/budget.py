@@ -116,6 +116,8 @@ class Budget:
     @property
     def remaining(self) -> bool:
         """Whether to go on."""
+        if self._solved_at_step is not None and self.stop.get("solved") and self.stop.get(AFTER_SOLVED) is None:
+            self.finish("solved")
         if self.reason is None:
             for name, limit in self.limits().items():
                 if self.spent(name) >= limit:
@@ -160,18 +162,16 @@ class Budget:
         self.counted = state.get("counted", self.counters.env_steps)  # checkpoints of older programs have none
         self.counted_episodes = state.get("counted_episodes", self.counters.episodes)
 
-    def note_solved(self, at_step: int | None = None) -> None:
-        """The task is solved: with `[stop] solved` run out, at once or `steps_after_solved` environment steps later.
+    def note_solved(self) -> None:
+        """The task is solved: with `[stop] solved` run out, at once or `steps_after_solved` environment steps later."""
+        if self.stop.get("solved"):
+            self.was_solved(self.counters.env_steps)
+            _ = self.remaining
 
-        Args:
-            at_step: environment steps when it was; None: those of now.
-        """
-        if not self.stop.get("solved"):
-            return
+    def was_solved(self, at_step: int) -> None:
+        """It was solved at this number of environment steps; the conditions are looked at as ever."""
         if self._solved_at_step is None:
-            self._solved_at_step = self.counters.env_steps if at_step is None else at_step
-        if self.stop.get(AFTER_SOLVED) is None:
-            self.finish("solved")
+            self._solved_at_step = at_step
 
     def finish(self, reason: str, *, at_once: bool = False) -> None:
         """Run out now; the first reason stays. `at_once`: rounds that were begun are not waited for."""

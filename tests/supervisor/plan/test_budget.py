@@ -112,11 +112,12 @@ def test_a_run_that_was_solved_before_it_was_resumed_stops_by_that():
     solved.note_solved()
     again = budget_of(solved=True, steps_after_solved=None)
     again.restore(solved.state())
-    again.note_solved(at_step=0)
+    assert again.reason is None  # what a resumption has to do first is not cut short
+    assert not again.remaining
     assert again.reason == "solved"
     later = budget_of(solved=True, steps_after_solved=100)
     later.counters.env_steps = 550
-    later.note_solved(at_step=500)
+    later.was_solved(500)
     later.restore(budget_of(solved=False).state())  # of a checkpoint that knew no such condition
     assert later.remaining
     later.counters.env_steps = 600
