@@ -108,7 +108,8 @@ def settings_file(
         threshold: mean return at which the task counts as solved; None: it has none.
     """
     tables: dict[str, dict[str, tuple[Any, str]]] = {"stop": {"env_steps": (steps, "Environment steps of the run.")}}
-    if threshold is not None:
+    of_stop, of_tests = written.get("stop", {}), written.get("evaluation", {})
+    if threshold is not None and of_stop.get("solved", True) and of_tests.get("enabled", True):
         words = f"Or until three tested versions in a row have a mean return of {threshold:g}."
         tables["stop"]["solved"] = (True, words)
         tables["evaluation"] = {
@@ -121,7 +122,9 @@ def settings_file(
         tables.setdefault(table, {})[key] = (choice.value, f"{choice.why[0].upper()}{choice.why[1:]}.")
     for table, keys in written.items():
         if keys:
-            tables[table] = {**{key: (value, "") for key, value in keys.items()}, **tables.get(table, {})}
+            known = tables.get(table, {})
+            same = {key: one for key, one in known.items() if key not in keys or keys[key] == one[0]}
+            tables[table] = {**{key: (value, "") for key, value in keys.items()}, **same}
     return {table: tables[table] for table in sorted(tables, key=_place)}
 
 

@@ -92,19 +92,22 @@ def outlook(costs: Costs, shape: Shape) -> Verdict:
         wall = (acting + stepping) * shape.executors / spread + updating
     # Executors that share a core each take longer by the clock.
     slower = shape.executors / spread if shape.kind in ("is", "ia") else 1.0
-    lanes = [
+    takes_turns = shape.kind in ("serial", "istb")  # so that together they are as one
+    lanes = 1 if takes_turns else shape.executors
+    slower = shape.executors if takes_turns else slower
+    spent = [
         _spent("executor", number, wall, {"acting": acting * slower, "stepping": stepping * slower})
-        for number in range(shape.executors)
+        for number in range(lanes)
     ]
     setup = Setup(
-        shape.kind,
-        shape.executors,
+        "serial" if takes_turns else shape.kind,
+        lanes,
         shape.envs,
         shape.cores,
         own_memorizer=shape.own_memorizer,
         rollout_steps=shape.rollout_steps,
     )
-    return verdict([*lanes, _spent("learner", None, wall, {"updating": updating})], setup)
+    return verdict([*spent, _spent("learner", None, wall, {"updating": updating})], setup)
 
 
 def _spent(role: str, idx: int | None, wall: float, seconds: dict[str, float]) -> Spent:

@@ -31,7 +31,7 @@ EXAMPLE = "advise CartPole-v1\nadvise Pendulum-v1 --steps 20000 --write pendulum
 LABEL = 14  # columns
 COLUMN = 32  # of comments in a file
 WIDE = 110  # columns of the advice
-KEPT = ("run", "task", "schedule", "learner", "memory", "supervision", "evaluation", "checkpoint", "logs")
+KEPT = ("run", "stop", "task", "schedule", "learner", "memory", "supervision", "evaluation", "checkpoint", "logs")
 MOST_STEPS = 10**15
 
 

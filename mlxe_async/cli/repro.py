@@ -112,7 +112,9 @@ def _watch(crash: Path, folder: Path, settings: Settings, report: CrashReport, t
         child.stdout.close()
     for line in said.decode(errors="replace").splitlines():
         _say(f"  | {visible(line, 300)}")
-    where = "reset" if calls <= 1 else f"step {calls - 1}"
+    where = ("its constructor", "reset")[calls] if calls <= 1 else f"step {calls - 1}"
+    if hung_s is not None and not calls:
+        raise RunFailed(f"the environment could not be lived again: it was not made within {hung_s:g} s")
     if hung_s is not None:
         _say(f"it came again: {where} did not return within {hung_s:g} s")
     elif child.returncode < 0:
@@ -133,7 +135,8 @@ def _listen(child: subprocess.Popen[bytes], signs: int, settings: Settings) -> t
     assert child.stdout is not None  # noqa: S101 - asked for
     schedule = settings.schedule
     said, calls, is_over = b"", 0, False
-    limit_s, deadline = START_LIMIT_S, time.monotonic() + START_LIMIT_S
+    limit_s = max(START_LIMIT_S, settings.supervision.start_timeout_s)
+    deadline = time.monotonic() + limit_s
     open_ends = {signs, child.stdout.fileno()}
     hung_s = None
     while open_ends:

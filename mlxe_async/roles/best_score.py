@@ -26,7 +26,6 @@ from mlxe_async.roles.parameter_server import PushesIn, put_together
 from mlxe_async.roles.promotion import Score
 from mlxe_async.roles.pushing import Pusher, expect_known
 from mlxe_async.rows import Array
-from mlxe_async.seeds import derive_seed
 
 WEIGHTS, SCORE = "weights", "score"
 """An offer has both."""
@@ -112,7 +111,7 @@ class Contender(Pusher):
         if version != self._base:  # a network was promoted since, and pulled by the executor
             self.algorithm.set_weights(flat)
         self._base = -1  # an update that raises leaves weights that the executor does not act by
-        drawing.reseed(self.algorithm, derive_seed(self._pushing.seed, "worker", self._pushing.lane, number))
+        drawing.reseed(self.algorithm, self._pushing.seed_of(number, counts["updates"]))
         done = self._learned(plan, Clock(**counts, version=version), usable=version > 0)
         weights, score, nbytes = self.algorithm.weights(), math.nan, 0
         if done["updates"] and np.isfinite(weights).all():

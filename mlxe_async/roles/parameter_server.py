@@ -166,7 +166,8 @@ class ParameterServer(Learner):
         how.note(newest, now)
         pieces = [array for kind, array in entries if kind == together.GRADIENT]
         gradient = np.concatenate([piece[1:] for piece in pieces]) if pieces else np.zeros(0, np.float32)
-        if gradient.shape != now.shape:
+        is_one = all(len(piece) - 1 == together.PIECE for piece in pieces[:-1])  # of several each has a short last one
+        if gradient.shape != now.shape or not is_one:
             raise StepsDiffer(
                 f'schedule.combine: got "delay_compensated", expected "fifo": an update of '
                 f"{type(self.algorithm).__name__} pushes gradients of {gradient.size:,} numbers, learns {now.size:,}; "

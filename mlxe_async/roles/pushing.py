@@ -73,15 +73,19 @@ class Pushing:
         self.lane, self.part = lane, (0 if replays else lane, 1)
         self.seed, self._exchanges = seed, ExchangesGradients()
 
+    def seed_of(self, number: int, updates: int) -> int:
+        """The seed of a push: its number counts from 1 in each sitting, the run's updates go on."""
+        return derive_seed(self.seed, "worker", self.lane, number, updates)
+
     @contextlib.contextmanager
-    def recording(self, algorithm: Any, number: int, *, twin: bool) -> Iterator[Recorder]:
-        """Record inside; random numbers follow from the seed, the worker and the push's number.
+    def recording(self, algorithm: Any, number: int, *, twin: bool, updates: int = 0) -> Iterator[Recorder]:
+        """Record inside; random numbers follow from the seed, the worker, the push's number and the run's updates.
 
         Raises:
             MlxeError: the algorithm is not derived from `Algorithm`, whose leaves and generators are known.
         """
         expect_known(algorithm)
-        drawing.reseed(algorithm, derive_seed(self.seed, "worker", self.lane, number))
+        drawing.reseed(algorithm, self.seed_of(number, updates))
         if not twin:
             self._exchanges.follow(algorithm)
         recorder = Recorder()
@@ -154,7 +158,8 @@ class Pusher(Worker):
         state = self._go_on_from(version, flat)
         before = self._state() if self._few is None else {}
         clock = Clock(**counts, version=version)
-        with self._pushing.recording(self.algorithm, number, twin=self._updates.twin is not None) as recorder:
+        twin = self._updates.twin is not None
+        with self._pushing.recording(self.algorithm, number, twin=twin, updates=counts["updates"]) as recorder:
             done = self._learned(plan, clock, usable=version > 0)  # a new life has not acted yet
         nbytes = 0
         if done["updates"]:

@@ -179,14 +179,20 @@ class _Looking:
         mask = info.get(MASK) if isinstance(info, dict) else None
         if mask is None and isinstance(obs, dict):
             mask = obs.get(MASK)
-        if mask is None or not isinstance(space, (gymnasium.spaces.Discrete, gymnasium.spaces.MultiDiscrete)):
-            return space.sample()
-        if isinstance(space, gymnasium.spaces.Discrete):
+        if isinstance(space, gymnasium.spaces.Discrete) and mask is not None:
             return space.sample(np.asarray(mask, np.int8))
-        flat = np.concatenate([np.ravel(one) for one in mask]) if isinstance(mask, tuple) else np.ravel(mask)
-        pieces = np.split(flat.astype(np.int8), np.cumsum(space.nvec.ravel())[:-1])
+        if isinstance(space, gymnasium.spaces.MultiDiscrete):
+            sizes, start = space.nvec, space.start
+        elif isinstance(space, gymnasium.spaces.MultiBinary):
+            sizes, start = np.full(space.shape, 2), np.zeros(space.shape, np.int64)
+        else:
+            return space.sample()
+        if mask is None:
+            return space.sample()
+        flat = np.concatenate([np.ravel(one) for one in mask]) if isinstance(mask, (tuple, list)) else np.ravel(mask)
+        pieces = np.split(flat.astype(np.int8), np.cumsum(sizes.ravel())[:-1])
         chosen = [rng.choice(np.flatnonzero(piece)) for piece in pieces]
-        return (np.array(chosen).reshape(space.nvec.shape) + space.start).astype(space.dtype)
+        return (np.array(chosen).reshape(sizes.shape) + start).astype(space.dtype)
 
     def _resets(self) -> Finding:
         resetting = [type(one).__name__ for one in layers_of(self._envs[0]) if type(one).__name__ == "Autoreset"]

@@ -348,10 +348,12 @@ class Workshop:
     @contextlib.contextmanager
     def _no_hang(self, page: ProgressPage) -> Iterator[None]:
         """A wait for another worker is no hang: that one is judged."""
+        is_within = page.pulse()[1] != 0  # an update; at its end they meet once more
         page.leave()
         with page.spending("exchanging"):
             yield
-        page.enter(self.settings.schedule.update_timeout_s, "update")
+        if is_within:
+            page.enter(self.settings.schedule.update_timeout_s, "update")
 
     def _worker(self, group: Any, page: ProgressPage) -> Any:
         from mlxe_async.roles.worker import Worker

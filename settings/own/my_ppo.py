@@ -97,7 +97,8 @@ class GatedPPO(OwnPPO):
     def minibatches(self, batch):
         rows = self.tensors({name: column[batch["valid"]] for name, column in batch.items()})
         for _ in range(self.settings.epochs):
-            for chosen in np.array_split(self.rng.permutation(len(rows["obs"])), self.settings.minibatches):
+            groups = min(self.settings.minibatches, len(rows["obs"]))
+            for chosen in np.array_split(self.rng.permutation(len(rows["obs"])), groups):
                 yield {name: column[chosen] for name, column in rows.items()}
 
 
@@ -151,5 +152,6 @@ class RecurrentPPO(OwnPPO):
     def minibatches(self, batch):
         rows = self.tensors(batch)
         for _ in range(self.settings.epochs):
-            for some in np.array_split(self.rng.permutation(batch["step"].shape[1]), self.settings.minibatches):
+            count = batch["step"].shape[1]
+            for some in np.array_split(self.rng.permutation(count), min(self.settings.minibatches, count)):
                 yield {name: column[some if name == "hidden" else (slice(None), some)] for name, column in rows.items()}

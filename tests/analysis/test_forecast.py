@@ -48,3 +48,15 @@ def test_the_outlook_is_the_verdict_of_such_a_run():
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_has_an_outlook(kind):
     assert outlook(EVEN, shape(kind=kind)).sentence
+
+
+@pytest.mark.parametrize("kind", ["istb", "serial"])
+@pytest.mark.parametrize("executors", [2, 4, 6])
+def test_executors_that_take_turns_are_judged_as_one(kind, executors):
+    """Neither are their turns rounds that begin and end, nor would another executor help."""
+    costs = Costs(3e-5, 1.2e-4, 8e-3, 1 / 512)
+    found = outlook(costs, Shape(kind, executors, 1, 8, 128, 128))
+    assert "beginnings and ends" not in found.sentence
+    assert "schedule.executors" not in found.change
+    alone = outlook(costs, Shape("serial", 1, 1, 8, 128, 128))
+    assert found.limit == alone.limit

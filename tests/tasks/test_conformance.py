@@ -169,3 +169,31 @@ def test_an_environment_that_raises_is_told_with_step_seed_and_line_and_no_more(
     (only,) = found(Raising).values()
     assert only.is_kept is False
     assert re.fullmatch(r"step \d+ of seed \d+ raised ZeroDivisionError.* \(.*test_conformance.py:\d+\)", only.told)
+
+
+class Switches(gymnasium.Env):
+    """Takes switches, some of which may not be on, and breaks where they are."""
+
+    observation_space, action_space = spaces.Box(0, 1, (1,), np.float32), spaces.MultiBinary(3)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {"action_mask": [np.array([1, 1]), np.array([1, 0]), np.array([0, 1])]}
+
+    def step(self, action):
+        assert not action[1], action
+        assert action[2], action
+        over = bool(self.np_random.random() < 0.1)
+        mask = [np.array([1, 1]), np.array([1, 0]), np.array([0, 1])]
+        return np.zeros(1, np.float32), 1.0, over, False, {"action_mask": mask}
+
+
+def test_switches_keep_to_their_mask_whatever_holds_it():
+    gymnasium.register("Switches-v0", entry_point=Switches)
+    try:
+        found = looking.conformance(
+            {"env": "Switches-v0", "action_mask": True}, lambda _: contextlib.nullcontext(), 0.2
+        )
+    finally:
+        del gymnasium.registry["Switches-v0"]
+    assert not [one for one in found if one.is_kept is False], found

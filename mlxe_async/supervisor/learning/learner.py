@@ -151,6 +151,8 @@ class LearnerHandle:
         counters = self._context.counters
         if not plan["updates"]:
             self._context.delivered.clear()
+            if self._context.promote_by == "steps":  # a sum of one iteration, not of several without an update
+                self._context.returns.clear()
             return "nothing"
         self.busy = True
         moment: dict[str, Any] = {
