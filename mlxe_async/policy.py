@@ -400,7 +400,7 @@ class Policy(Answering):
         )
         try:
             self.expect(task.spaces)
-            seeds = rules.seeds if task.episodes is None else rules.numbers
+            seeds = rules.resets(of_test_set=task.episodes is not None)
             groups = (seeds[first : first + each] for first in range(0, len(seeds), each))
             played = [actions for group in groups for actions in self._played(task, group, rng)]
         finally:

@@ -2,7 +2,7 @@
 
 Papers: Schulman et al. 2017 (clipped surrogate, eq. 7; adaptive KL penalty, section 4), Schulman et al. 2016
 (generalised advantages, eq. 16). Actions may be one choice, several, or numbers.
-Where we differ: the ratio is taken to the stored behaviour, so rollouts of a slightly older version are sound.
+Where we differ: the ratio is to the stored behaviour; cut episodes go on with the value of their last observation.
 
 What do I change to make ...
   another loss                `policy_loss` or `value_loss`: pure functions, added up in `loss`.

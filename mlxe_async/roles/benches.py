@@ -167,7 +167,7 @@ class TaskBench:
         self._algorithm: Any = algorithm
         self._rules = rules
         self._task = VectorTask(task, rules.episodes, evaluation=True, max_episode_steps=rules.max_episode_steps)
-        self._seeds = rules.seeds if self._task.episodes is None else rules.numbers
+        self._seeds = rules.resets(of_test_set=self._task.episodes is not None)
         self._flats: Floats = np.zeros((1, 0), np.float32)
         self._carried = tuple(getattr(algorithm, "carry", ()))
         self._current: Trial | None = None

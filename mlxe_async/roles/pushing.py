@@ -78,7 +78,7 @@ class Pushing:
         return derive_seed(self.seed, "worker", self.lane, number, updates)
 
     @contextlib.contextmanager
-    def recording(self, algorithm: Any, number: int, *, twin: bool, updates: int = 0) -> Iterator[Recorder]:
+    def recording(self, algorithm: Any, number: int, *, twin: bool, updates: int) -> Iterator[Recorder]:
         """Record inside; random numbers follow from the seed, the worker, the push's number and the run's updates.
 
         Raises:

@@ -122,10 +122,10 @@ class Rules:
             for index in range(self.first, self.first + self.episodes)
         ]
 
-    @property
-    def numbers(self) -> list[int]:
-        """Numbers of the restarts, one after the other, in a test set of the task's own: see `tasks.items`."""
-        return list(range(self.seed + self.first, self.seed + self.first + self.episodes))
+    def resets(self, *, of_test_set: bool) -> list[int]:
+        """Return a seed for each restart; of a task with a test set, see `tasks.items`, the number of a test."""
+        first = self.seed + self.first
+        return list(range(first, first + self.episodes)) if of_test_set else self.seeds
 
 
 @dataclass(frozen=True)

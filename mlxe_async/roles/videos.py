@@ -76,8 +76,7 @@ class Videos:
             how: dict[str, Any] = {"max_episode_steps": limit, "wrap": recording.wrap, "state": state}
             task = VectorTask(self._task, 1, evaluation=True, **how)
             try:
-                starts = self._rules.seeds if task.episodes is None else self._rules.numbers
-                obs = task.reset(0, starts[0])[None]
+                obs = task.reset(0, self._rules.resets(of_test_set=task.episodes is not None)[0])[None]
                 limit = min(limit, MOST_BYTES // max(1, recording.frame_bytes))
                 for _ in range(limit):
                     if acting is None:

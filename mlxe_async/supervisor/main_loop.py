@@ -84,7 +84,7 @@ class MainLoop:
             stopped = group.create_task(bell.wait_until(lambda: budget.reason is not None))
             await asyncio.wait([schedule, stopped], return_when=asyncio.FIRST_COMPLETED)
             if not schedule.done():
-                # What is under way may be finished, in a bounded time.
+                # A round that was begun is finished; other work has a bounded time.
                 if self._parts.context.deterministic:
                     # Its calls have limits of their own, and a signal ends the wait.
                     limit_s = ROUND_LIMIT_S if budget.reason == "seconds" else None

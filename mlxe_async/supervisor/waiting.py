@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from typing import Any
@@ -27,25 +26,26 @@ async def to_the_end(work: Awaitable[Any]) -> Any:
     Raises:
         asyncio.CancelledError: the task was cancelled, and `work` has come to its end without an error.
     """
-    task, cancelled = asyncio.ensure_future(work), list[asyncio.CancelledError]()
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError as error:
-            cancelled.append(error)
-    found = task.result()
-    if cancelled:
-        raise cancelled[0]
+    found, cancelled = await _ended(work)
+    if cancelled is not None:
+        raise cancelled
     return found
 
 
 async def at_the_end(work: Awaitable[Any]) -> Any:
     """The same at the end of a run, where nothing is left that might be cancelled: returns what `work` does."""
-    task = asyncio.ensure_future(work)
+    return (await _ended(work))[0]
+
+
+async def _ended(work: Awaitable[Any]) -> tuple[Any, asyncio.CancelledError | None]:
+    """Return the result of `work`, and the cancellation that came meanwhile."""
+    task, cancelled = asyncio.ensure_future(work), None
     while not task.done():
-        with contextlib.suppress(asyncio.CancelledError):
+        try:
             await asyncio.wait([task])
-    return task.result()
+        except asyncio.CancelledError as error:
+            cancelled = error
+    return task.result(), cancelled
 
 
 async def unless_stopped(work: Awaitable[Any], stop: Awaitable[Any], grace_s: float) -> bool:

@@ -179,16 +179,12 @@ class _Looking:
         mask = info.get(MASK) if isinstance(info, dict) else None
         if mask is None and isinstance(obs, dict):
             mask = obs.get(MASK)
-        if isinstance(space, gymnasium.spaces.Discrete) and mask is not None:
+        if mask is None or isinstance(space, gymnasium.spaces.Box):
+            return space.sample()
+        if isinstance(space, gymnasium.spaces.Discrete):
             return space.sample(np.asarray(mask, np.int8))
-        if isinstance(space, gymnasium.spaces.MultiDiscrete):
-            sizes, start = space.nvec, space.start
-        elif isinstance(space, gymnasium.spaces.MultiBinary):
-            sizes, start = np.full(space.shape, 2), np.zeros(space.shape, np.int64)
-        else:
-            return space.sample()
-        if mask is None:
-            return space.sample()
+        is_binary = isinstance(space, gymnasium.spaces.MultiBinary)
+        sizes, start = (np.full(space.shape, 2), 0) if is_binary else (space.nvec, space.start)
         flat = np.concatenate([np.ravel(one) for one in mask]) if isinstance(mask, (tuple, list)) else np.ravel(mask)
         pieces = np.split(flat.astype(np.int8), np.cumsum(sizes.ravel())[:-1])
         chosen = [rng.choice(np.flatnonzero(piece)) for piece in pieces]

@@ -29,28 +29,53 @@ def verdict_on(policy, rules, flat, task=CARTPOLE):
     return verdict
 
 
-def by_hand(weights, rules):
-    """Lengths of the 20 adverse episodes in gymnasium's own CartPole, one coordinate of its state overwritten."""
+def by_hand(rules, begin):
+    """Lengths of the 20 adverse episodes in gymnasium's own CartPole, one coordinate of its state overwritten.
+
+    Args:
+        rules: of the test.
+        begin: gives what chooses the actions of one episode.
+    """
     lengths = []
     for number, seed in enumerate(Rules.from_mapping(rules).seeds):
-        env = gymnasium.make("CartPole-v1").unwrapped
+        env, choose = gymnasium.make("CartPole-v1").unwrapped, begin()
         env.reset(seed=seed)
         coordinate, place = [(0, -1.5), (0, 1.5), (2, -0.15), (2, 0.15)][number // 5]
         env.state[coordinate] = place
         obs = np.array(env.state, np.float32)
         for length in range(1, rules["max_episode_steps"] + 1):  # noqa: B007 - the last one is the result
-            obs, _, terminated, _, _ = env.step(int(obs @ weights > 0))
+            obs, _, terminated, _, _ = env.step(int(choose(obs)))
             if terminated:
                 break
         lengths.append(length)
     return lengths
 
 
+def by_weights(weights):
+    return lambda: lambda obs: obs @ weights > 0
+
+
+def by_memory(algorithm):
+    """Each episode from an empty memory."""
+
+    def begin():
+        acting = Acting().start(algorithm.carry, 1)
+
+        def choose(obs):
+            action = algorithm.greedy(obs[None], acting)[0]
+            acting.began = np.zeros(1, bool)
+            return action
+
+        return choose
+
+    return begin
+
+
 @pytest.mark.parametrize("weights", [Linear.ALWAYS_LEFT, WEAK, Linear.BALANCED])
 def test_adverse_restarts_are_those_of_gymnasium_with_one_coordinate_overwritten(weights):
     rules = {**ADVERSE, "rule": "mean_return", "threshold": 100.0}
     verdict = verdict_on(Linear(), rules, weights)
-    lengths = by_hand(weights, rules)
+    lengths = by_hand(rules, by_weights(weights))
     assert len(lengths) == 20
     assert (verdict.return_min, verdict.return_mean) == (min(lengths), np.mean(lengths))
     assert verdict.steps == sum(lengths)
@@ -59,7 +84,7 @@ def test_adverse_restarts_are_those_of_gymnasium_with_one_coordinate_overwritten
 @pytest.mark.parametrize("weights", [Linear.ALWAYS_LEFT, WEAK])
 def test_an_adverse_test_fails_in_the_step_of_the_first_fall(weights):
     verdict = verdict_on(Linear(), ADVERSE, weights)
-    first = min(by_hand(weights, ADVERSE))
+    first = min(by_hand(ADVERSE, by_weights(weights)))
     assert (verdict.passed, verdict.failed_at) == (False, first)
 
 
@@ -96,26 +121,7 @@ def test_memory_is_carried_through_adverse_episodes_too(in_flight):
     evaluator.close()
     for version, flat in enumerate(flats):
         gru.load(flat)
-        assert list(found[version].returns or ()) == by_memory(gru, rules), version
-
-
-def by_memory(algorithm, rules):
-    """Lengths of the 20 adverse episodes, one after the other, each from an empty memory."""
-    lengths = []
-    for number, seed in enumerate(Rules.from_mapping(rules).seeds):
-        env = gymnasium.make("CartPole-v1").unwrapped
-        env.reset(seed=seed)
-        coordinate, place = [(0, -1.5), (0, 1.5), (2, -0.15), (2, 0.15)][number // 5]
-        env.state[coordinate] = place
-        obs, acting = np.array(env.state, np.float32), Acting().start(algorithm.carry, 1)
-        for length in range(1, rules["max_episode_steps"] + 1):  # noqa: B007 - the last one is the result
-            action = algorithm.greedy(obs[None], acting)[0]
-            acting.began = np.zeros(1, bool)
-            obs, _, terminated, _, _ = env.step(int(action))
-            if terminated:
-                break
-        lengths.append(length)
-    return lengths
+        assert list(found[version].returns or ()) == by_hand(rules, by_memory(gru)), version
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ class Pushed:
     def by(self, rows, clock):
         """What it pushes that learns from these rows, read as the learner reads it."""
         twin = self.way.twin is not None
-        with self.pushing.recording(self.worker, clock.updates + 1, twin=twin) as recorder:
+        with self.pushing.recording(self.worker, clock.updates + 1, twin=twin, updates=clock.updates) as recorder:
             together.learn_from(len(rows["weight"]) if "weight" in rows else rows["valid"].sum())
             self.way.update(rows, clock)
         self.places.write(1, clock.updates + 1, Push(recorder.entries, {}))

@@ -14,21 +14,18 @@ from typing import Any
 from mlxe_async.errors import CorruptRecord, ResourceError, RunFailed, SettingsError
 from mlxe_async.ipc.shared.segments import available_memory
 from mlxe_async.logs import events
-from mlxe_async.logs.reader import event_of
 from mlxe_async.rows import Array
 from mlxe_async.settings import Settings, as_tables, load_settings
 from mlxe_async.settings.resuming import Change, changes
 from mlxe_async.storage import checkpoints
 from mlxe_async.storage.array_files import read_arrays
-from mlxe_async.storage.files import read_bounded
-from mlxe_async.storage.run_folder import RUN, RunFolder
+from mlxe_async.storage.run_folder import RunFolder
 from mlxe_async.storage.safe_text import REDACTED, visible
 from mlxe_async.supervisor.checkpointing.log_end import LogEnd, read_log_end, tells_of_checkpoints
 from mlxe_async.supervisor.checkpointing.saved_state import OWN, SUFFIX, check_whole
-from mlxe_async.supervisor.plan.provenance import versions
+from mlxe_async.supervisor.plan.provenance import about_run, versions
 
 BEGINS_ANEW = "the run ended before its first checkpoint was written; it begins anew"
-LONGEST_RUN_JSON = 4 * 2**20
 MOST_SITTINGS = 1000
 _OF_ODD_VALUES = (ArithmeticError, AttributeError, BufferError, LookupError, TypeError, ValueError)
 
@@ -79,7 +76,7 @@ class ResumePoint:
             _check_owner(folder.path)
             settings = load_settings(folder.path / "settings.toml", of_run=True)
             log_end = read_log_end(folder.log_path, writes=writes)
-            point = cls(folder, settings, log_end, about=_about(folder.path / RUN))
+            point = cls(folder, settings, log_end, about=about_run(folder.path))
             note = point.rejected.append
             try:
                 point.whole = checkpoints.load_whole(
@@ -318,12 +315,3 @@ def _check_owner(path: Path) -> None:
     about = path.stat()
     if about.st_uid != os.geteuid() or about.st_mode & 0o022:
         raise ResourceError(f"the run folder {path} can be written to by others than the user of this process")
-
-
-def _about(path: Path) -> dict[str, Any]:
-    """Return what `run.json` says of the run so far; empty if it cannot be read."""
-    try:
-        about = event_of(read_bounded(path, LONGEST_RUN_JSON))
-    except OSError:
-        return {}
-    return about or {}

@@ -233,9 +233,10 @@ class HandleContext:
 
     @property
     def finished_episodes(self) -> int:
-        """Those that a rollout is told of: where all wait for each other, as of the end of the last round.
+        """Finished episodes of the run, as a rollout is told.
 
-        So they are the same in whatever order executors deliver, and after deaths and resumptions.
+        Where all wait for each other they are counted at the end of a round. So they are the same in whatever order
+        executors deliver, and after deaths and resumptions.
         """
         return self.budget.counted_episodes if self.deterministic else self.counters.episodes
 

@@ -10,10 +10,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from mlxe_async.logs.reader import event_of
 from mlxe_async.storage.files import read_bounded
+from mlxe_async.storage.run_folder import RUN
 from mlxe_async.storage.safe_text import REDACTED, is_secret, visible
 
-LONGEST_FILE = 2**20
+LONGEST_FILE, LONGEST_RUN_JSON = 2**20, 4 * 2**20
 LONGEST_ARGUMENT, MOST_ARGUMENTS = 1000, 200
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _WORD = re.compile(r"[\w.\-]+")
@@ -110,3 +112,11 @@ def of_this_program(env: str) -> str:
         "; it is known to this program only, and made in other processes: give it by Supervisor(settings, env=Name), "
         'or write it into a file, as envs.py, and name it: task.env = "envs:Name"'
     )
+
+
+def about_run(folder: Path) -> dict[str, Any]:
+    """Return what `run.json` says of a run so far; empty if it cannot be read."""
+    try:
+        return event_of(read_bounded(folder / RUN, LONGEST_RUN_JSON)) or {}
+    except OSError:
+        return {}

@@ -16,17 +16,12 @@ from typing import Any
 
 from mlxe_async.errors import RunFailed, SettingsError
 from mlxe_async.ipc.processes.process import Process
-from mlxe_async.logs.reader import event_of
 from mlxe_async.settings import Settings
-from mlxe_async.storage.files import read_bounded
-from mlxe_async.storage.run_folder import RUN
 from mlxe_async.supervisor.plan.budget import Bell, Counters
 from mlxe_async.supervisor.plan.event_log import EventLog
-from mlxe_async.supervisor.plan.provenance import versions
+from mlxe_async.supervisor.plan.provenance import about_run, versions
 from mlxe_async.supervisor.recording.file import Recorded
 from mlxe_async.supervisor.recording.steps import Ended, Ingested, Learned, Memorized, Published, Rollout, Step
-
-LONGEST_ABOUT = 2**24  # bytes of run.json
 
 
 def facts_of(settings: Settings) -> dict[str, Any]:
@@ -61,11 +56,7 @@ class Replay:
         Raises:
             RunFailed: they are others.
         """
-        try:
-            about = event_of(read_bounded(self.folder / RUN, LONGEST_ABOUT)) or {}
-        except OSError:  # then nothing is known of it
-            return
-        told = about.get("init_from")
+        told = about_run(self.folder).get("init_from")
         if isinstance(told, dict) and told.get("weights_hash") != digest:
             raise RunFailed(
                 f"{self.folder} cannot be replayed: run.init_from has other weights by now than it began with; "

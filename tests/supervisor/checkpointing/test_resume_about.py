@@ -5,15 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from mlxe_async.supervisor.checkpointing import resume_point
 from mlxe_async.supervisor.checkpointing.log_end import LogEnd
 from mlxe_async.supervisor.checkpointing.resume_point import ResumePoint
-from mlxe_async.supervisor.plan.provenance import versions
+from mlxe_async.supervisor.plan.provenance import about_run, versions
 
 
 def point_with(tmp_path, text):
     (tmp_path / "run.json").write_text(text)
-    return ResumePoint(None, None, LogEnd(0, 0, False), about=resume_point._about(tmp_path / "run.json"))
+    return ResumePoint(None, None, LogEnd(0, 0, False), about=about_run(tmp_path))
 
 
 def test_a_run_of_one_sitting_that_an_older_program_began_is_compared(tmp_path):
