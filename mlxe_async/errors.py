@@ -207,3 +207,11 @@ def raised_at(error: BaseException, *, anywhere: bool = False) -> str:
     ours = [frame for frame in frames if frame.filename.startswith(_OURS)]
     chosen = users or ((ours or frames) if anywhere else [])
     return f"{chosen[-1].filename}:{chosen[-1].lineno}" if chosen else ""
+
+
+def written_at(function: object) -> str:
+    """Return where a function of a user begins, as `file.py:12`; empty if it is ours, a library's or not in Python."""
+    code = getattr(function, "__code__", None)
+    if code is None or code.co_filename.startswith((_OURS, *_LIBRARY, "<")):
+        return ""
+    return f"{code.co_filename}:{code.co_firstlineno}"

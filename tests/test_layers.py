@@ -1,6 +1,7 @@
 """The layers of the house: every import points downwards."""
 
 import ast
+import functools
 import importlib
 import importlib.util
 from pathlib import Path
@@ -106,10 +107,15 @@ def modules_of(node):
             yield node.module
 
 
+@functools.cache
+def statements_of(path):
+    """Statements of a file that import, also inside functions."""
+    return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, (ast.Import, ast.ImportFrom))]
+
+
 def imports_of(path):
     """Modules that a file imports, also inside functions."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        yield from modules_of(node)
+    return [module for node in statements_of(path) for module in modules_of(node)]
 
 
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
@@ -179,7 +185,7 @@ def name_of(path):
 
 def imports_among(path, own):
     """Which of our `own` modules a file imports: also inside functions, and for types only."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements_of(path):
         if isinstance(node, ast.ImportFrom):
             names = {f"{node.module}.{alias.name}" for alias in node.names}
             yield from names & own or {node.module} & own  # a package that is only on the way is not counted

@@ -10,7 +10,8 @@ What do I change to make ...
   another loss or target      `q_loss`, `td_target`, pure functions; what they need of later rows: `derive_many`.
   other priorities            `judged`: numbers above 0. No code: prioritised = true, priority_exponent.
   softmax exploration         no code: behaviour = "softmax", temperature. Others: a case in `exploration.mixture`.
-  a second value network      `build_learner`, where the target is made, `loss`, and `prepare`, which moves targets.
+  a second value network      `build_learner` and `prepare` of `parts/value_based.py`, where targets are made and moved,
+                              and `loss`.
   a slow moving target        no code: target_every = 1, target_rate = 0.005.
   memory, R2D2                no code: cell = "lstm", value_rescaling = true; see `parts/sequences.py`.
   a dueling network           no code: dueling = true. Other streams: `network` in `build`, any module of observations.

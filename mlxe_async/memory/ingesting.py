@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mlxe_async.memory.bookkeeping import SEGMENTS, Bookkeeping
-from mlxe_async.memory.moments import Moments
+from mlxe_async.memory.moments import RunningMoments
 from mlxe_async.memory.ring import RingWriter
 from mlxe_async.memory.shape import ReplayShape
 from mlxe_async.memory.staging import Segments, Staging, inside
@@ -75,7 +75,7 @@ class Ingester:
 
     def __init__(self, shape: ReplayShape, books: Bookkeeping, staging: Staging, ring: RingWriter) -> None:
         self._books, self._staging, self.ring = books, staging, ring
-        self._moments = Moments(books, shape.envs) if shape.moments else None
+        self._moments = RunningMoments(books, shape.envs) if shape.moments else None
         self._most_kept = min(shape.keep_rows, shape.stream_rows)
         # Frames are laid out one segment after the other: each depends on what became of the one before.
         self._together = 0 if shape.frames else max(1, min(_AT_ONCE, _BYTES_AT_ONCE // ring.row_bytes))

@@ -20,7 +20,7 @@ from mlxe_async.rows import Array
 _STRIDE = 1 << 40  # more than the rows of any stream
 
 
-class Moments:
+class RunningMoments:
     """Counts the observations of all lanes. What it changes in the bookkeeping is not committed here.
 
     Args:

@@ -6,7 +6,7 @@ a network is one flat vector of its parameters and buffers, see `flat`.
 
 A noisy network (Fortunato et al. 2018) explores by its weights: see `noisy`.
 
-    bodies, dense, convolutions, noisy          layers as torch modules
+    bodies, dense, convolutions, noisy          layers as torch modules; in bodies the running moments, Normaliser
     heads                                       networks of several heads
     cells, dilated, recurrence                  recurrent cells; a dilated LSTM; sequences by numpy, gradients by hand
     ways                                        numpy's or torch's way through sequences, in this thread

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlxe_async.errors import EnvironmentFault, raised_at
+from mlxe_async.errors import EnvironmentFault, raised_at, written_at
 from mlxe_async.gpu import unrepeatable
 from mlxe_async.maths.normaliser import Moments
 from mlxe_async.memory.moments import first_entries
@@ -40,7 +40,7 @@ class NotPublished(NoUpdate):
 
 
 def rehearse(settings: Mapping[str, Any], task: Any, limited: Limited) -> None:
-    """Have the algorithm of `[algorithm]` act, derive and update once, on rows of the task's spaces.
+    """Have the algorithm of `[algorithm]` act, derive, tell what is due and update, on rows of the task's spaces.
 
     Args:
         settings: all settings in plain JSON types.
@@ -79,6 +79,9 @@ def rehearse(settings: Mapping[str, Any], task: Any, limited: Limited) -> None:
         with limited("update"):
             verb = "derive"
             batch = batch_of(acts, rows)
+            if algorithm.memory == "replay":
+                verb, (steps, streams) = "updates_due", rows["step"].shape
+                _judge_due(acts.updates_due(rows=steps * streams, new_rows=steps * streams, new_segments=streams))
             if algorithm.memory == "replay" and getattr(algorithm, "moment_entries", 0):
                 verb = "set_moments"
                 algorithm.set_moments(moments_of(observations, algorithm.moment_entries))
@@ -98,7 +101,8 @@ def rehearse(settings: Mapping[str, Any], task: Any, limited: Limited) -> None:
     except Exception as error:
         from mlxe_async.tasks.hostile import words_of
 
-        place = raised_at(error, anywhere=True)
+        # What a verb is called with wrongly, or returned too little of, is seen in our lines: told is where it begins.
+        place = raised_at(error) or written_at(getattr(algorithm_class, verb, None)) or raised_at(error, anywhere=True)
         if name := unrepeatable(error):
             raise NoUpdate(
                 f"its {verb} needs {name}{f' ({place})' if place else ''}, for which a GPU has no kernel that repeats "
@@ -197,6 +201,11 @@ def batch_of(algorithm: Any, rows: Mapping[str, Array]) -> dict[str, Array]:
         batch = {name: column[: algorithm.batch_rows] for name, column in batch.items()}
     batch["weight"] = np.ones(batch["step"].shape[-1], np.float32)
     return batch
+
+
+def _judge_due(due: Any) -> None:
+    if not isinstance(due, (int, float, np.number)) or not 0 <= due < math.inf:
+        raise NoUpdate(f"its updates_due returned {due!r}, expected a number of updates, 0 or more")
 
 
 def _judge_losses(metrics: Mapping[str, float]) -> None:

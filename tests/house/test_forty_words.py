@@ -1,6 +1,5 @@
 """The page of words: forty, each once, each used by the code where the page says."""
 
-import ast
 import re
 from collections import Counter
 
@@ -12,13 +11,20 @@ LINES = [line for line in (PACKAGE / "WORDS.md").read_text().splitlines() if lin
 WORDS = [match.groupdict() for line in LINES if (match := ROW.match(line))]
 
 
+def names_in(code):
+    """Names that compiled code defines or uses."""
+    yield from (code.co_name, *code.co_names, *code.co_varnames, *code.co_freevars)
+    for one in code.co_consts:
+        if isinstance(one, type(code)):
+            yield from names_in(one)
+        elif isinstance(one, tuple):  # of the arguments that a call names, among others
+            yield from (name for name in one if isinstance(name, str))
+
+
 def names_of(path):
     """Words of the names that a file defines or uses: `max_policy_lag` -> max, policy, lag."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        for field in ("id", "name", "attr", "arg", "module"):
-            value = getattr(node, field, None)
-            if isinstance(value, str):
-                yield from re.findall(r"[a-z]+", re.sub(r"([A-Z])", r" \1", value).lower())
+    for name in set(names_in(compile(path.read_text(), path, "exec"))):
+        yield from re.findall(r"[a-z]+", re.sub(r"([A-Z])", r" \1", name).lower())
 
 
 @pytest.fixture(scope="module")

@@ -114,3 +114,18 @@ class Coloured(gymnasium.Env):
 
     def step(self, action):
         return self.np_random.integers(0, 256, (40, 48, 3), dtype=np.uint8), 1.0, False, False, {}
+
+
+class CountsByOldWords(MLxE):
+    def updates_due(self, rows, new):
+        return new
+
+
+class OwesLess(MLxE):
+    def updates_due(self, *, rows, new_rows, new_segments):
+        return -1
+
+
+class OwesNothingSaid(MLxE):
+    def updates_due(self, *, rows, new_rows, new_segments):
+        pass

@@ -58,6 +58,9 @@ def test_every_built_in_algorithm_gets_through(name, env):
         ("ReturnsNothing", "update returned a NoneType, expected what was measured, name -> number"),
         ("MeasuresWords", "update measured 'mood' as a str, expected a number"),
         ("Shrinks", "its weights() returned an array ("),
+        ("CountsByOldWords", "updates_due() got an unexpected keyword argument 'new_rows' ({file}:120)"),
+        ("OwesLess", "its updates_due returned -1, expected a number of updates, 0 or more"),
+        ("OwesNothingSaid", "its updates_due returned None, expected a number of updates"),
     ],
 )
 def test_what_goes_wrong_is_a_sentence(name, words):
