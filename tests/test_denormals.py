@@ -77,6 +77,7 @@ print(torch.get_num_threads(), int(bits.ne(0).sum()))
 """
 
 
+@pytest.mark.long
 def test_the_threads_that_torch_begins_for_a_learner_do_so_too():
     told = subprocess.run([sys.executable, "-c", LEARNER], capture_output=True, text=True, timeout=120, check=True)
     assert told.stdout.split() == ["2", "0"]

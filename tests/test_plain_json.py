@@ -17,6 +17,7 @@ PLAIN = st.recursive(
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("separators", SEPARATORS)
 @given(value=PLAIN)
 def test_the_text_is_the_standard_librarys(separators, value):

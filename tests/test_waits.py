@@ -188,6 +188,7 @@ print(alone, crowd, slept, threads())
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="threads on one core always sleep soon")
 def test_a_crowd_has_torchs_threads_sleep_between_operations_and_leaves_none():
     cores = len(os.sched_getaffinity(0))

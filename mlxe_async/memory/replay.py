@@ -87,11 +87,6 @@ class ReplayMemory:
         """The life of the executor whose block of `lane` was taken in last; 0 before the first."""
         return int(self._books.epoch[lane])
 
-    def start_lane(self, lane: int, position: int) -> None:
-        """Tell where an untouched lane begins; once, before its first block."""
-        self._books.position[lane] = np.uint64(position).astype(np.int64)
-        self._books.store()
-
     def room(self, lane: int = 0) -> int:  # noqa: ARG002 - the rollout memory's answer depends on it
         """Blocks of `lane` that can surely be taken in now: there is always room, because the oldest rows give way."""
         return 1

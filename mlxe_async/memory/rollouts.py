@@ -134,11 +134,6 @@ class RolloutMemory:
         """The segment's bytes, part by part, as views (n,): all there is to keep, and what can be put in its place."""
         return part_views(self._buffer, self.shape.parts())
 
-    def start_lane(self, lane: int, position: int) -> None:
-        """Tell where an untouched lane begins; once, before its first block."""
-        self._lane["position"][lane] = np.uint64(position).astype(np.int64)
-        self._committed.store(self._state)
-
     def room(self, lane: int = 0) -> int:
         """Blocks of `lane` that can surely be taken in now: none when it would need a slot and none is free."""
         return 1 if self._lane["filling"][lane] or (self._slot["status"] == FREE).any() else 0

@@ -179,7 +179,11 @@ class Memory(Table):
     """`[memory]`: what is kept for learning, and how rows travel to it."""
 
     capacity_rows: int | None = key(
-        None, "Rows kept; left out, 1024 for each executor. More forget later.", ALLOWED, ge=1, le=10**12
+        None,
+        "Rows kept; left out, what the algorithm says, or 1024 for each executor. More forget later.",
+        ALLOWED,
+        ge=1,
+        le=10**12,
     )
     keep_rows: int = key(
         256, "Rows kept of one episode, its last ones; more favour the start.", ALLOWED, ge=1, le=10**9

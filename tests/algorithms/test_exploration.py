@@ -51,6 +51,7 @@ def test_a_mixture_of_nothing_is_a_distribution_with_finite_logarithms(behaviour
         assert np.exp(log_mu).sum() == pytest.approx(1)
 
 
+@pytest.mark.long
 def test_reversed_exploration_makes_about_twenty_greedy_picks_in_a_run():
     """0.1 + 0.1 * 0.995 + ... = 0.1 / (1 - 0.995) = 20, in what is stored and in what is done."""
     algorithm, rng, clock = agent(behaviour="reversed"), np.random.default_rng(0), Acting()

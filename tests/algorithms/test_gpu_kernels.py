@@ -39,6 +39,7 @@ def kernels(monkeypatch):
     torch.utils.deterministic.fill_uninitialized_memory = before["filled"]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize(("precision", "rounded"), [("float32", False), ("tf32", True), ("bfloat16", False)])
 def test_factors_are_rounded_for_tf32_alone_in_products_and_convolutions(precision, rounded):

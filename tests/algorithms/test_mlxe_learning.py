@@ -150,6 +150,7 @@ def test_the_learning_rate_decays_with_episodes_down_to_its_minimum_in_the_optim
     assert rates == pytest.approx([1e-3, 5e-4, 2.5e-4, 1e-4])
 
 
+@pytest.mark.long
 def test_mirrored_tasks_are_learned_from_alike():
     """With both halves of a batch seen, the mirror image of the data gives the same mean gradient."""
     algorithm = learner()

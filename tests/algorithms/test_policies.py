@@ -158,6 +158,7 @@ def test_the_free_deviations_are_handed_out_with_the_network():
     np.testing.assert_allclose(found["actor"], algorithm.policy(obs).mean, atol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 def test_it_learns_the_number_that_is_asked_for(name):
     more = {"epochs": 4, "minibatch": 64} if name == "ppo" else {}

@@ -242,6 +242,7 @@ def test_loss_gradient_and_priorities_are_those_of_a_plain_loop(kind):
     np.testing.assert_allclose(learner.judged(error, rows), priority, rtol=1e-8)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["noisy", "rainbow"])
 def test_under_noise_sequences_are_unrolled_by_the_weights_of_one_draw(kind):
     learner = shaken(made(kind))

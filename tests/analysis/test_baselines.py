@@ -53,6 +53,7 @@ def test_a_streak_is_counted_from_its_first_version():
     assert (search.streak, search.first_pass[0], search.first[0]) == (2, 10, 30)
 
 
+@pytest.mark.long
 def test_every_kind_of_baseline_is_there():
     found = cartpole_baselines(SHORT, 9)
     assert [(one.name.split()[0], one.tried) for one in found] == [

@@ -102,6 +102,7 @@ def test_the_report_names_the_files_that_it_has_written(faked, capsys):
     assert capsys.readouterr().err.splitlines()[-2:] == told
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("undrawn")
 def test_the_page_that_compare_names_is_made_by_report(faked, capsys):
     assert ask("is.toml", "--seeds", "1,2", "--out", "study") == 0
@@ -160,6 +161,7 @@ def test_what_has_finished_is_not_run_again(faked, capsys):
     assert len(faked.runs) == 8
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["file", "override", "module", "package"])
 def test_changed_settings_are_noticed(faked, capsys, how):
     own = 'python_path = ["."]\n[algorithm]\nname = "mine:Loss"\n[task]\nenv = "CartPole-v1"\n'
@@ -212,6 +214,7 @@ def test_given_runs_and_studies_stand_beside(faked, tmp_path, capsys):
     assert "several runs of one seed" in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("undrawn")
 def test_the_page_of_given_runs_has_them_too_also_in_a_folder_with_a_space(faked, tmp_path, capsys):
     paths = [str(write_run(tmp_path / "runs", story("oa", seed))) for seed in (1, 2)]
@@ -242,6 +245,7 @@ def test_retention_is_a_stop_condition_of_every_run(faked):
     assert arm.overrides == ("stop.steps_after_solved=500",)
 
 
+@pytest.mark.long
 def test_solving_policies_are_tested_from_adverse_starts(faked, monkeypatch, capsys):
     asked = []
 
@@ -258,6 +262,7 @@ def test_solving_policies_are_tested_from_adverse_starts(faked, monkeypatch, cap
     assert len(asked) == 1
 
 
+@pytest.mark.long
 def test_a_study_goes_on_as_it_was_asked_for(faked, monkeypatch, capsys):
     monkeypatch.setattr(compare, "pass_adverse_starts", lambda run, console: True)
     faked.stop_before = 2

@@ -133,6 +133,7 @@ def study(tmp_path, monkeypatch):
     return asked
 
 
+@pytest.mark.long
 def test_the_report_of_runs_side_by_side_judges_returns_and_has_no_word_of_seconds(study, capsys):
     assert main(["compare", "is.toml", "oa.toml", "--seeds", "1,2", "--jobs", "2", "--out", "study"]) == 0
     assert study == [([("is", 1), ("oa", 1), ("is", 2), ("oa", 2)], 2)]

@@ -82,6 +82,7 @@ def test_one_table_over_all_tasks_is_printed_and_kept(faked, capsys):
     assert len(Path("out/outcomes.jsonl").read_text().splitlines()) == 8
 
 
+@pytest.mark.long
 def test_an_interrupted_suite_goes_on_to_the_same_table(faked, capsys):
     assert ask("suite.toml", "--out", "whole") == 0
     whole = capsys.readouterr().out
@@ -95,6 +96,7 @@ def test_an_interrupted_suite_goes_on_to_the_same_table(faked, capsys):
     assert len(list(Path("parts/outcomes").glob("[!.]*"))) == 8
 
 
+@pytest.mark.long
 def test_more_seeds_or_algorithms_keep_what_has_finished_and_changed_settings_are_noticed(faked, capsys):
     assert ask("suite.toml", "--out", "out") == 0
     faked.runs.clear()
@@ -107,6 +109,7 @@ def test_more_seeds_or_algorithms_keep_what_has_finished_and_changed_settings_ar
     assert "pole-a2c: it" not in said
 
 
+@pytest.mark.long
 def test_random_play_is_measured_where_it_is_left_out_and_told(faked, capsys):
     Path("suite.toml").write_text(SUITE.replace("random = 10.0\n", ""))
     assert ask("suite.toml", "--out", "out") == 0
@@ -142,6 +145,7 @@ def test_what_makes_no_sense_with_a_suite_is_refused(faked, capsys, more, said):
     assert faked.runs == []
 
 
+@pytest.mark.long
 def test_a_damaged_suite_file_in_the_folder_is_told_with_what_to_do(faked, capsys):
     assert ask("suite.toml", "--out", "out") == 0
     Path("out", suite.SUITE).write_text("{")

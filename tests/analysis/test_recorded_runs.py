@@ -183,6 +183,7 @@ def test_all_variants_of_the_ablation_are_settings_that_are_fine(program):
     assert len({one["name"] for one in variants}) == len(variants)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_fonts")
 @pytest.mark.parametrize("name", ["bars", "lag"])
 def test_what_is_kept_can_be_shown(program, name, capsys, tmp_path):

@@ -53,6 +53,7 @@ def test_an_interval_that_reaches_to_failure_is_an_arrow():
     assert axes.lines[-1].get_marker() == ">"
 
 
+@pytest.mark.long
 def test_captions_say_what_solved_means_and_how_curves_are_made(pictures):
     told = {picture.name: picture.caption for picture in pictures}
     assert "3 tested versions in a row passed (D1c)" in told["survival"]

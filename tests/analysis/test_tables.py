@@ -33,6 +33,7 @@ def cells(table, row):
     return dict(zip(table.head, table.rows[row], strict=True))
 
 
+@pytest.mark.long
 def test_keys_in_which_settings_differ_come_first_with_their_values(tmp_path):
     runs = [
         outcome(write_run(tmp_path, story(name, seed, batch=n)))
@@ -145,6 +146,7 @@ def test_nothing_needed_counts_as_the_least_that_can_be_counted(groups):
     assert row[4].startswith("0.63 [")  # (1/4)^(1/3), the others being equal
 
 
+@pytest.mark.long
 def test_pairs_of_which_one_always_fails_are_shown(groups):
     lost = [dataclasses.replace(one, solved=False) for one in groups["is"]]
     rows = pair_table({"lost": lost, "is": groups["is"]}).rows
@@ -156,6 +158,7 @@ def test_pairs_of_which_one_always_fails_are_shown(groups):
     assert pair_table({"lost": lost, "too": lost}).rows == ()
 
 
+@pytest.mark.long
 def test_the_note_says_when_all_is_counted(groups):
     goal = {name: [dataclasses.replace(r, facts={"episode_steps": 50_000}) for r in g] for name, g in groups.items()}
     told = outcome_table(goal).note
@@ -173,6 +176,7 @@ def test_mixtures_of_programs_and_seeds_are_in_the_note(groups):
     assert "is has several runs of one seed" in told
 
 
+@pytest.mark.long
 def test_every_run_has_a_row_with_its_reason(groups):
     table = run_table(groups)
     assert len(table.rows) == 6

@@ -10,6 +10,7 @@ process; "two processes" is a writer and a reader that run at once. Copying alon
 from __future__ import annotations
 
 import argparse
+import mmap
 import os
 import platform
 import signal
@@ -50,7 +51,7 @@ class Block:
         self.layout, self.nbytes = layout, layout.nbytes(ROWS)
         self.segment = Segment.create("bench", lane_bytes(SLOTS, self.nbytes))
         format_lane(self.segment, SLOTS, self.nbytes, layout.schema_hash)
-        self.segment.touch()
+        self.segment.buffer[:: mmap.PAGESIZE].tobytes()  # every page is there
         begin_epoch(self.segment)
         draw = np.random.default_rng(0)
         source = layout.views(bytearray(draw.bytes(self.nbytes)), ROWS)
@@ -173,7 +174,7 @@ def lane_table(seconds: float) -> None:
 def weights_table(seconds: float) -> None:
     with Segment.create("bench", weights_bytes(PARAMETERS)) as segment:
         format_weights(segment, PARAMETERS)
-        segment.touch()
+        segment.buffer[:: mmap.PAGESIZE].tobytes()
         writer, reader = WeightsWriter(segment), WeightsReader(segment)
         vector = np.random.default_rng(0).standard_normal(PARAMETERS, dtype=np.float32)
         into = np.empty_like(vector)

@@ -126,6 +126,7 @@ sys.exit(f"imported {{heavy}}" if heavy else 0)
     assert any(line.startswith('  kind = "is", also when left out') for line in lines)
 
 
+@pytest.mark.long
 def test_help_knows_the_built_in_algorithms_and_explains_their_keys(capsys):
     assert algorithm_names() == sorted(REGISTRY)
     for name in REGISTRY:

@@ -63,6 +63,7 @@ def test_a_run_goes_on_by_its_own_settings_and_says_no_twice(run):
     assert all(path.name in error for path in checkpoints.iterdir())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("arguments", "code"), [(("--resume", "nothing"), 2), (("--no-progress",), 2)])
 def test_what_is_missing_is_told(run, arguments, code):
     assert command(*arguments, folder=run)[0] == code

@@ -69,6 +69,7 @@ def told_by(teller, name, attack="", when="first"):
     return json.loads(line)
 
 
+@pytest.mark.long
 def test_without_an_attack_each_algorithm_has_its_twin(teller):
     for name in ("ppo", "dqn", "mlxe", "sac", "td3", "ddpg"):
         reason, _, is_unchanged = told_by(teller, name)

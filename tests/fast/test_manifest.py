@@ -132,11 +132,13 @@ def test_comments_docstrings_and_layout_may_change(copied):
         assert copied.said("ppo") == ""
 
 
+@pytest.mark.long
 def test_a_file_that_no_algorithm_imports_may_change(copied):
     with copied.edited("tasks/cartpole.py", "1 / 0\n"):
         assert [copied.said(name) for name in ("ppo", "dqn")] == ["", ""]
 
 
+@pytest.mark.long
 def test_another_algorithms_file_may_change(copied):
     place = "algorithms/sac.py"
     with copied.edited(place, f"{(copied.package / place).read_text()}\n\nMORE = 1\n"):

@@ -187,6 +187,7 @@ def learned(monkeypatch, *, kept, every=100, double=False, audit_every=0):
     return weights.vector, 0 if values is None else values.evaluated
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("double", [False, True])
 def test_what_is_learned_is_the_same_bit_for_bit_and_audit_agrees(double, monkeypatch):
     with_values, evaluated = learned(monkeypatch, kept=True, double=double)

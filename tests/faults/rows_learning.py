@@ -535,6 +535,7 @@ def _(case):
 
 SHIFTED = """
 import sys
+import numpy as np
 from mlxe_async.cli import main
 from mlxe_async.ipc.shared.lanes import format_lane
 from mlxe_async.supervisor.plan.blueprint import Blueprint
@@ -546,7 +547,8 @@ def shifted(self):
     for lane in range(self.executors):
         segment, slots = segments[f"lane-{{lane}}"], self.settings.memory.lane_slots
         format_lane(segment, slots, payload, self.layout.schema_hash, START)
-        memory.start_lane(lane, START)
+        memory._books.position[lane] = np.uint64(START).astype(np.int64)
+        memory._books.store()
     return segments
 Blueprint.create_segments = shifted
 sys.exit(main([sys.argv[1], "--no-progress"]))

@@ -31,11 +31,13 @@ def test_there_are_sixty_of_them():
     assert len(foreign_folders.FOLDERS) >= 60
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [*foreign_folders.FOLDERS][::4])
 def test_a_foreign_folder_is_refused_or_harmless(name, faults_of, tmp_path):
     assert faults_of(name, tmp_path, "play") == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["layers of a GB", "secrets of others"])
 def test_a_run_that_is_to_go_on_is_refused_before_memory_is_taken_or_a_device_is_read(name, faults_of, tmp_path):
     assert faults_of(name, tmp_path, "--resume --check") == []

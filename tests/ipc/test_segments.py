@@ -125,13 +125,6 @@ def test_an_array_beyond_the_end_is_refused():
         segment.array(4000, 100, np.uint64)
 
 
-def test_touching_keeps_the_contents():
-    with Segment.create("touched", 1 << 16) as segment:
-        segment.buffer[5000] = 9
-        segment.touch()
-        assert segment.buffer[5000] == 9
-
-
 def test_no_name_appears_in_the_file_system():
     with Segment.create("nameless", 4096):
         assert not list(Path("/dev/shm").glob("*nameless*"))  # noqa: S108 - nothing is made there, that is the point

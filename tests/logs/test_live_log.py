@@ -99,7 +99,7 @@ def test_a_line_that_is_too_long_is_passed_over(path):
     [
         pytest.param(b"\0" * 2**20, id="zeros"),
         pytest.param(b'{"a": 1, ' * 2**17, id="one line"),
-        pytest.param((b"[" * 50 + b"]" * 50 + b"\n") * 10_000, id="nested", marks=pytest.mark.long),
+        pytest.param((b"[" * 50 + b"]" * 50 + b"\n") * 10_000, id="nested", marks=pytest.mark.slow),
     ],
 )
 def test_memory_stays_bounded_whatever_is_in_the_file(path, filler):

@@ -6,6 +6,7 @@ import torch
 from mlxe_async.maths import correction
 
 
+@pytest.mark.long
 def test_the_ratio_is_that_of_the_probabilities_and_has_no_gradient():
     now = torch.tensor([0.2, 0.5]).log().requires_grad_()
     result = correction.ratio(now, torch.tensor([0.4, 0.25]).log())

@@ -232,6 +232,7 @@ class Killed(Exception):
     pass
 
 
+@pytest.mark.long
 @given(
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=6),
     kill=st.integers(0, 40),

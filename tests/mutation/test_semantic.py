@@ -23,6 +23,7 @@ def test_there_are_enough_of_each_kind_and_none_twice():
     assert files == {"algorithms", "maths", "networks"}
 
 
+@pytest.mark.long
 def test_lines_below_a_change_keep_their_numbers():
     for one in SLIPS:
         original = (ROOT / one.mutant.file).read_text()

@@ -96,6 +96,7 @@ def test_a_survivor_is_asked_again_where_tests_have_changed_and_a_killed_one_is_
     assert Results(path).of(one, "newer")["by"] == "tests/two.py::test"
 
 
+@pytest.mark.long
 def test_settings_and_acting_are_not_asked():
     defaults, asked = defaults_in(ROOT / PACKAGE), set()
     for name in ("ppo", "mlxe/critics"):

@@ -32,6 +32,7 @@ def story(verdict):
     return {**vars(verdict), "seconds": 0}
 
 
+@pytest.mark.long
 def test_the_known_linear_policy_stands_for_fifty_thousand_steps_from_all_twenty_restarts():
     evaluator = Evaluator(Linear(), CARTPOLE, CAP)
     evaluator.add(7, Linear.BALANCED)

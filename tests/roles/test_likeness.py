@@ -47,6 +47,7 @@ def test_it_is_looked_at_ever_more_rarely_but_always_again():
     assert due == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, EVERY, 2 * EVERY, 3 * EVERY]
 
 
+@pytest.mark.long
 def test_what_begins_to_differ_after_some_updates_ends_the_run_with_the_attributes_name():
     run_of("Seldom", 3)  # the third is not looked at
     with pytest.raises(Unpublished, match=r"^after 4 updates an executor's Seldom would .*: temperature; "):

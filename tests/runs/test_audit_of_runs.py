@@ -30,6 +30,7 @@ def test_a_difference_ends_the_run_with_exit_code_3_and_what_differs_by_how_much
     assert len(run.all("proc_start", process="mlxe-lrn")) == 1
 
 
+@pytest.mark.long
 def test_a_difference_before_anything_learned_is_published_falls_back_to_the_file(live):
     result, run = live(algorithm=WRONG, schedule=SCHEDULE, stop={"env_steps": 500})
     assert result.exit_code == 0
@@ -47,6 +48,7 @@ def test_the_same_run_is_right_where_it_is_done_as_it_is_written(live):
     assert (how["fast"], how["reason"]) == (False, "learner.fast = false")
 
 
+@pytest.mark.long
 def test_weights_are_the_same_with_and_without_an_audit(live):
     algorithm = {"name": "ppo", "epochs": 2, "minibatch": 64}
     found = [

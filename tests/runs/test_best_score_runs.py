@@ -47,7 +47,7 @@ def test_the_network_of_the_best_episode_is_what_all_go_on_from(live):
 
 KILLED = [("worker", moment) for moment in ("updated", "writing", "written")]
 KILLED += [("learner", moment) for moment in ("read", "keeping", "kept", "publishing", "published")]
-FEW = {("worker", "writing"), ("learner", "published")}
+FEW = {("learner", "published")}
 
 
 @pytest.mark.long

@@ -28,6 +28,7 @@ def test_one_that_is_to_stop_does_so_after_three_failures_in_a_row(live):
     assert len(runs[0].all("checkpoint_rejected")) >= 3
 
 
+@pytest.mark.long
 def test_one_that_goes_on_ends_with_another_exit_code_when_its_last_weights_are_lost(live):
     async def spoil(run):
         await run.saw("checkpoint", times=1)
@@ -55,6 +56,7 @@ def test_one_whose_weights_in_memory_are_damaged_still_tells_its_end(live):
     assert any(line["message"].startswith("the last weights cannot be saved: ") for line in runs[0].all("warning"))
 
 
+@pytest.mark.long
 def test_one_that_is_stopped_by_a_signal_does_not_say_that_what_is_lost_was_saved(live):
     async def spoil(run):
         await run.saw("checkpoint", times=1)

@@ -114,7 +114,7 @@ def number(parts, name):
 
 
 def test_the_page_tells_the_whole_story_of_a_run_and_ends_with_it(beside):
-    run = beside(30_000)
+    run = beside(12_000)
     port = run.port()
 
     async def look():
@@ -140,7 +140,9 @@ def test_the_page_tells_the_whole_story_of_a_run_and_ends_with_it(beside):
     assert "the run goes on without it" not in told
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)], ids=lambda one: one.name
+)
 def test_a_page_that_dies_is_told_and_the_run_goes_on(beside, how):
     run = beside(6000)
     run.port()
@@ -247,6 +249,7 @@ class _Console:
         self.line = told.append
 
 
+@pytest.mark.slow
 def test_a_hundred_readers_that_never_read_do_not_disturb_the_run(beside):
     run = beside(12_000)
     port = run.port()

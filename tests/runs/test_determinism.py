@@ -26,6 +26,7 @@ def story(run):
     return told
 
 
+@pytest.mark.long
 def test_one_seed_gives_the_same_weights_and_the_same_story_twice(live, undisturbed):
     first, first_run = undisturbed
     second, second_run = live(**TESTED)

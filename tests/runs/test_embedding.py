@@ -51,6 +51,7 @@ def test_one_run_after_the_other_in_one_process(tmp_path, loop, times):
     assert len({result.run_dir for result in results}) == times
 
 
+@pytest.mark.long
 def test_a_supervisor_runs_or_checks_once_and_a_second_time_is_one_sentence(tmp_path):
     async def main():
         supervisor = Supervisor(settings(**TINY), run_dir=tmp_path)

@@ -16,6 +16,7 @@ def endless(**tables):
     return {"run": run, "task": {**ENDLESS, "max_episode_steps": None}, **tables}
 
 
+@pytest.mark.long
 def test_the_budget_of_steps_is_kept_and_serial_and_is_stop_alike(live):
     found = []
     for kind in ("serial", "is"):
@@ -32,6 +33,7 @@ def test_the_budget_of_steps_is_kept_and_serial_and_is_stop_alike(live):
     assert found[0] == found[1]
 
 
+@pytest.mark.long
 def test_what_needs_whole_episodes_ends_with_the_key_that_would_end_them(live):
     with pytest.raises(
         RunFailed, match=r"more than 2048 rows, .* end episodes by task\.max_episode_steps, or raise mem"

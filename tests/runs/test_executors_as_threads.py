@@ -44,7 +44,7 @@ def test_synchronous_runs_give_the_same_bits(live, kind):
 
 
 @pytest.mark.parametrize("kind", PUSHES)
-@pytest.mark.parametrize("first_as", ["threads", "processes"])
+@pytest.mark.parametrize("first_as", ["threads", pytest.param("processes", marks=pytest.mark.slow)])
 def test_a_recorded_order_gives_the_same_bits_in_the_other_form(live, kind, first_as):
     tables = {**PUSHES[kind], "run": {"name": "test", "seed": 3, "record": True}}
     first = live(**(threads(tables) if first_as == "threads" else tables))[0]

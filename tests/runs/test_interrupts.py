@@ -81,6 +81,7 @@ def test_episodes_under_way_are_kept_or_dropped(live, unfinished):
         assert sum(lane["dropped"] for lane in ledger["lanes"]) > 0
 
 
+@pytest.mark.long
 def test_rollouts_of_steps_differ_in_number_and_are_all_learned_from_once(live, monkeypatch):
     monkeypatch.setitem(live_runs.QUICK, "algorithm", {"name": "ppo", "epochs": 1, "minibatch": 32})
     result, run = live(

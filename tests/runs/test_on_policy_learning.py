@@ -83,6 +83,7 @@ def test_the_synchronous_schedule_equals_the_serial_one_bit_for_bit(live, case):
     assert together.updates >= 10
 
 
+@pytest.mark.long
 def test_numbers_are_learned_from_alike_by_one_process_and_by_several(live):
     serial, together = (run(live, "impala, numbers", kind, steps=600)[0] for kind in ("serial", "is"))
     assert serial.weights_hash == together.weights_hash

@@ -163,6 +163,7 @@ def test_a_refused_part_comes_with_a_line_that_works_when_it_is_pasted_and_a_che
     assert "action        one of 4\n" in said
 
 
+@pytest.mark.long
 def test_a_mask_is_refused_by_the_algorithm_and_one_that_is_not_used_is_told(command):
     asked = toml("masks = true", "action_mask = true", 'name = "dqn"')
     code, _, error = command(asked).wait()

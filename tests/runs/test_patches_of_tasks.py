@@ -21,6 +21,7 @@ def test_a_patch_that_the_learner_does_not_import_is_refused_with_its_place(kind
         live(task=PATCHED, algorithm=PPO, schedule=SCHEDULE | {"kind": kind}, stop={"env_steps": 10_000})
 
 
+@pytest.mark.long
 def test_in_one_process_it_is_learned(live, attacked):
     chosen = {"task": PATCHED, "algorithm": PPO, "schedule": SCHEDULE | {"kind": "serial"}, "stop": {"env_steps": 500}}
     fast, run = live(**chosen)

@@ -150,10 +150,8 @@ KILLED = [
     for moment in moments
 ]
 FEW = {
-    ("a2c", "worker", "writing"),
     ("dqn", "worker", "written"),
     ("a2c", "learner", "updated"),
-    ("a2c", "learner", "published"),
 }
 
 

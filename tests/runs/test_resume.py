@@ -261,6 +261,7 @@ def test_what_must_stay_is_refused_by_name_and_the_folder_is_untouched(finished)
     RunFolder.reopen(finished).close()
 
 
+@pytest.mark.long
 def test_what_may_be_different_is_told(finished):
     chosen = settings({"algorithm.learning_rate": 0.01, "schedule.executors": 3}, stop={"env_steps": 800})
     result, run = run_here(chosen, resume=finished)

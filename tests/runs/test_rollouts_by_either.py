@@ -23,6 +23,7 @@ def rollouts(lines):
     return [(line["rows"], line["episodes"]) for line in lines.all("phase") if line["phase"] == "generate"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("gradients", ["learner", "executors"])
 def test_where_all_wait_runs_repeat_themselves_and_equal_the_serial_one(live, gradients):
     parallel, lines = run(live, kind="is", gradients=gradients)
@@ -34,6 +35,7 @@ def test_where_all_wait_runs_repeat_themselves_and_equal_the_serial_one(live, gr
     assert min(rows for rows, _ in rollouts(lines)) < EITHER["rollout_steps"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["ia", "oa"])
 def test_others_learn_from_rollouts_of_unequal_lengths(live, kind):
     schedule = {"kind": kind, "gradients": "executors"} if kind == "oa" else {"kind": kind}
@@ -56,6 +58,7 @@ def test_as_many_rows_as_an_update_wants_are_gathered_however_short_the_rollouts
     assert min(rows) >= 200
 
 
+@pytest.mark.long
 def test_killed_executors_change_no_weight_of_them(live):
     calm, _ = run(live, kind="is", steps=3000)
     hurt, lines = run(

@@ -73,6 +73,7 @@ def test_where_all_wait_every_rollout_is_generated_by_the_newest_version(played,
     assert checked > 10
 
 
+@pytest.mark.long
 def test_policy_lag_is_told_in_the_asynchronous_schedule(played):
     run, _, _ = played("oa")
     learned = run.all("phase", phase="learn")

@@ -70,6 +70,7 @@ def test_the_version_that_solved_the_task_is_saved_loaded_played_and_tested(solv
     assert f"version {loaded.version} passed: 4 episodes, 1,200 steps" in command("eval", str(result.run_dir))
 
 
+@pytest.mark.long
 def test_the_result_has_the_mean_return_and_the_best_score_of_all_tests(solved):
     result, run = solved
     returns = [line["episode_return"] for line in run.all("episode_end")]
@@ -77,6 +78,7 @@ def test_the_result_has_the_mean_return_and_the_best_score_of_all_tests(solved):
     assert result.score == max(line["return_mean"] for line in run.all("evaluation"))
 
 
+@pytest.mark.long
 def test_each_learn_event_has_the_environment_steps_at_which_it_began(solved):
     _, run = solved
     learned = run.all("phase", phase="learn")
@@ -198,6 +200,7 @@ def test_arguments_and_methods_of_other_packages_are_answered(ask, kind, says):
         ask(object.__new__(policy.Policy))
 
 
+@pytest.mark.long
 def test_a_saved_policy_remembers_until_it_is_reset_as_its_plain_module_does(tmp_path, monkeypatch):
     quick = {"name": "ppo", "cell": "lstm", "cell_size": 8, "epochs": 2, "normalise": True}
     monkeypatch.setitem(live_runs.QUICK, "algorithm", quick)

@@ -14,6 +14,7 @@ SERIAL = {"kind": "serial", "executors": 1}
 ASKED = {"enabled": True, "episodes": 3, "passes": 2}
 
 
+@pytest.mark.long
 def test_a_policy_that_never_learned_is_not_solved(live):
     result, run = live(
         task={"env": "MountainCar-v0", "max_episode_steps": None},

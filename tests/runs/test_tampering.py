@@ -14,6 +14,8 @@ from mlxe_async.ipc.processes.process import Process
 from mlxe_async.supervisor.main_loop import MainLoop
 from mlxe_async.supervisor.startup import probe, start
 
+pytestmark = pytest.mark.long  # of all, for the runs that they share
+
 SCHEDULE = {"kind": "oa", "executors": 2, "envs_per_executor": 2}
 TESTED = {"enabled": True, "rule": "cap", "max_episode_steps": 40, "screen_steps": 10, "episodes": 2, "passes": 100}
 FILES = ("supervisor", "learner", "memorizer", "executor-0")
@@ -78,7 +80,6 @@ def is_told(error, name, what):
     return named and len(text.splitlines()) == 1 and text.isprintable()
 
 
-@pytest.mark.long
 def test_an_untouched_one_is_taken(saved, without_processes, tmp_path):
     run_here(saved[1], resume=shutil.copytree(saved[0], tmp_path / "copy"))
 

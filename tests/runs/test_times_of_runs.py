@@ -65,6 +65,7 @@ def test_the_modes_of_every_process_add_up_to_the_time_that_it_lived(live, kind)
     assert counted["publishing"] >= len(run.all("weights"))
 
 
+@pytest.mark.long
 def test_a_killed_executors_time_is_that_of_both_lives(live):
     async def kill(run):
         await run.saw("phase", phase="generate")

@@ -20,6 +20,7 @@ from mlxe_async.settings.translating import answer, parsed
 FLAG_NAMES = {name for names in FLAGS for name in names.split()}
 NAMES = sorted({*SYNONYMS, *ABSENT, *FLAG_NAMES} - {"resume"})
 OPEN = ("VALUE", "NAME", "N")
+ALGORITHMS = ["ppo", "sac", *(pytest.param(name, marks=pytest.mark.slow) for name in ("dqn", "impala"))]
 TYPICAL = ("True", "False", "4", "word")
 
 
@@ -48,7 +49,7 @@ def pasted(line):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("algorithm", ["ppo", "dqn", "sac", "impala"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("value", TYPICAL)
 def test_what_is_offered_for_an_option_is_accepted(algorithm, value, tmp_path):
     file = tmp_path / "a.toml"
@@ -64,7 +65,7 @@ def test_what_is_offered_for_an_option_is_accepted(algorithm, value, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("algorithm", ["ppo", "dqn", "sac", "impala"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("value", ["True", "4"])
 def test_what_is_offered_for_a_key_is_accepted(algorithm, value, tmp_path):
     value, keys = parsed(value), 0

@@ -32,6 +32,7 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch):
         probe(PONG)
 
 
+@pytest.mark.long
 @GAMES
 def test_the_vector_of_games_and_the_single_game_show_the_same_pictures():
     native, single = training_task({**PONG, "vectorize": "native"}, 2), VectorTask(PONG, 1)
@@ -163,6 +164,7 @@ def test_a_lost_life_ends_an_episode_in_training_and_the_next_one_goes_on_with_t
         test.close()
 
 
+@pytest.mark.long
 @GAMES
 def test_actions_are_those_that_are_named_in_their_order():
     all_of_them, two = breakout(fire=True), breakout(fire=True, actions=["LEFT", "RIGHT"])
@@ -223,6 +225,7 @@ def test_what_a_vector_of_games_cannot_do_is_refused(key):
     single.close()
 
 
+@pytest.mark.long
 @GAMES
 def test_pictures_have_the_size_the_part_and_the_colours_that_are_asked_for():
     tall, cut, coloured = breakout(height=100, width=60), breakout(crop=[32, 14, 8, 8]), breakout(colour=True, stack=2)
@@ -286,6 +289,7 @@ def test_a_game_after_others_is_bit_for_bit_that_of_a_newly_loaded_cartridge(env
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.long
 @GAMES
 def test_fire_is_held_until_it_is_surely_taken_where_frames_repeat_the_last_action():
     games = []

@@ -27,6 +27,7 @@ def plausible_states(rows):
     return hnp.arrays(np.float64, (rows, 4), elements=st.floats(-1, 1, width=64)).map(lambda unit: unit * bounds)
 
 
+@pytest.mark.long
 @settings(max_examples=150, deadline=None)
 @given(data=st.data(), rows=st.integers(1, 41))
 def test_one_tick_from_any_state_gives_the_same_bits(data, rows):

@@ -36,6 +36,7 @@ def test_games_get_convolutions_and_what_goes_with_them(name):
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["mlxe", "ppo"])
 def test_vectors_and_what_somebody_wrote_stay_as_they_are(name):
     assert probed({"env": "CartPole-v1"}, name=name)["algorithm"]["body"] == "none"

@@ -28,7 +28,6 @@ STAMP_BYTES = 128
 LAYOUT_VERSION = 1
 
 _FULL_GROWN = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-_MADV_POPULATE_WRITE = 23  # not named in Python's mmap module; Linux 5.14
 
 
 class Segment:
@@ -129,13 +128,6 @@ class Segment:
         shape = (shape,) if isinstance(shape, int) else shape
         count = int(np.prod(shape, dtype=np.int64))
         return np.frombuffer(self.buffer, dtype=dtype, count=count, offset=offset).reshape(shape)
-
-    def touch(self) -> None:
-        """Map every page now, so that no later access pays for its first touch (2-3 us each). Contents stay."""
-        try:
-            self._map.madvise(_MADV_POPULATE_WRITE)
-        except (OSError, ValueError):  # an older kernel: reading maps the pages too, they exist already
-            self.buffer[:: mmap.PAGESIZE].tobytes()
 
     def close(self) -> None:
         """Give mapping and descriptor back. May be called twice. Views that are still alive keep the mapping alive."""

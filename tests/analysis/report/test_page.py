@@ -206,6 +206,7 @@ values = st.recursive(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=20)
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20), values), min_size=1, max_size=12))
 def test_a_log_with_any_value_in_any_field_still_makes_a_page(changes):

@@ -148,6 +148,7 @@ def test_help_tells_of_it(capsys):
     assert "ssh -L" in capsys.readouterr().out
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda one: one.name)
 def test_it_serves_until_a_signal_comes_and_prints_where(tmp_path, ending):
     log = story()
