@@ -4,8 +4,8 @@ A rule looks at spaces, the registry's entry, how long the run is to be and what
 It sets a key only where the settings do not write it and no rule above it has. What was chosen is kept in the run's
 folder: a resumed run, a replay and a process that is started again take exactly these values.
 
-The rules are those of built-in algorithms; one's own has the defaults that its author gave it. `mlxe` has those of
-`[task]` alone: its other defaults are its paper's.
+The rules are those of built-in algorithms; one's own has the defaults that its author gave it, and a replay memory that
+suits what it learns from. `mlxe` has those of `[task]` alone: its other defaults are its paper's.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ SMALL = 8
 """Numbers of observation and action together up to which narrow layers do."""
 LARGEST_MEMORY = 1 << 30
 """Bytes of observations that a default memory may take."""
+REPLAYED_ROWS = 100_000
+"""Rows of a default memory that is learned from however old they are, as DQN's."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,8 @@ class Known:
         measure: plays at random, once and only if a rule asks.
         history: observations in one, stacked along the first axis.
         is_tempered: whether executors draw by temperatures other than 1.
+        usual_rows: rows of its memory if no rule says how many, where it replays rows however old and its class does
+            not say either; 0 elsewhere.
     """
 
     algorithm: str
@@ -79,6 +83,7 @@ class Known:
     measure: Callable[[], Measured]
     history: int = 1
     is_tempered: bool = False
+    usual_rows: int = 0
 
     @cached_property
     def measured(self) -> Measured:
@@ -141,14 +146,14 @@ class Rule(NamedTuple):
     Args:
         name: of what it looks at.
         why: the reason, as it is told.
-        algorithms: to which it applies.
+        algorithms: to which it applies; None: to each, one's own too.
         holds: whether it applies to this task.
         sets: `table.key` -> its value, or a function of what is known.
     """
 
     name: str
     why: str
-    algorithms: frozenset[str]
+    algorithms: frozenset[str] | None
     holds: Callable[[Known], bool]
     sets: Mapping[str, Any]
 
@@ -236,9 +241,21 @@ def _uneven(known: Known) -> bool:
     return not known.is_picture and not known.is_integers and largest is not None and largest > UNEVEN
 
 
+def _row_bytes(known: Known) -> int:
+    """Bytes of the two observations of a row."""
+    return 2 * known.spaces.entries * (1 if known.spaces.observation_dtype == "|u1" else 4)
+
+
 def _fits_memory(known: Known) -> bool:
-    entries = known.spaces.entries * (1 if known.spaces.observation_dtype == "|u1" else 4)
-    return known.steps is not None and 2 * entries * known.steps <= LARGEST_MEMORY
+    return known.steps is not None and _row_bytes(known) * known.steps <= LARGEST_MEMORY
+
+
+def _many_rows(known: Known) -> int:
+    return min(REPLAYED_ROWS, LARGEST_MEMORY // max(1, _row_bytes(known)))
+
+
+def _wants_rows(known: Known) -> bool:
+    return 0 < known.usual_rows < _many_rows(known)
 
 
 RULES: tuple[Rule, ...] = (
@@ -429,6 +446,13 @@ RULES: tuple[Rule, ...] = (
         {"memory.capacity_rows": lambda known: max(20_000, known.steps or 0)},
     ),
     Rule(
+        "replay of one's own",
+        "what learns from rows however old is given many, where they take less than a GiB",
+        None,
+        _wants_rows,
+        {"memory.capacity_rows": _many_rows},
+    ),
+    Rule(
         "length of the run",
         "a table learns in large steps first, and in small ones when chance is to be averaged out",
         TABLES,
@@ -448,7 +472,7 @@ def chosen(known: Known, written: Mapping[str, Collection[str]]) -> Iterator[Cho
     """
     taken: set[str] = set()
     for rule in RULES:
-        if known.algorithm not in rule.algorithms:
+        if rule.algorithms is not None and known.algorithm not in rule.algorithms:
             continue
         free = [key for key in rule.sets if key not in taken and _is_free(key, known, written)]
         if not free or not rule.holds(known):

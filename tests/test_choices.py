@@ -46,12 +46,37 @@ class Grid(gymnasium.Env):
         return np.zeros((12, 12, 3), np.float32), 1.0, bool(self.np_random.random() < 0.1), False, {}
 
 
+class Large(gymnasium.Env):
+    """A picture of 360,000 numbers."""
+
+    observation_space, action_space = Box(0, 1, (300, 400, 3), np.float32), Discrete(3)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros((300, 400, 3), np.float32), {}
+
+    def step(self, action):
+        return np.zeros((300, 400, 3), np.float32), 1.0, True, False, {}
+
+
+class Middling(Large):
+    """A tenth of it."""
+
+    observation_space = Box(0, 1, (30, 400, 3), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed)[0][:30], {}
+
+    def step(self, action):
+        return np.zeros((30, 400, 3), np.float32), 1.0, True, False, {}
+
+
 @pytest.fixture(autouse=True)
 def registered():
-    for kind in (Wandering, Grid):
+    for kind in (Wandering, Grid, Large, Middling):
         gymnasium.register(f"{kind.__name__}-v0", entry_point=kind)
     yield
-    for kind in (Wandering, Grid):
+    for kind in (Wandering, Grid, Large, Middling):
         del gymnasium.registry[f"{kind.__name__}-v0"]
 
 
@@ -154,6 +179,28 @@ def test_own_algorithms_and_mlxe_have_their_authors_defaults():
     assert found("CartPole-v1", "mlxe", stop={"env_steps": 1000})[1] == {}
     copy = "mlxe_async.algorithms.ppo:PPO"
     assert found("Pendulum-v1", copy, stop={"env_steps": 1000})[1] == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "env", "rows"),
+    [
+        ("Replays", "CartPole-v1", 100_000),
+        ("Replays", "Middling-v0", 2**30 // (2 * 36_000 * 4)),
+        ("Replays", "Large-v0", None),  # fewer would fit than there are where no rule applies
+        ("Fewer", "CartPole-v1", 5000),
+        ("Corrects", "CartPole-v1", None),
+        ("Rollouts", "CartPole-v1", None),
+    ],
+)
+def test_what_learns_from_rows_however_old_is_given_many(name, env, rows):
+    settings, chosen, _ = found(env, f"replaying:{name}", ["schedule.executors=1"])
+    assert settings.memory.capacity_rows == rows
+    assert chosen.get("memory.capacity_rows") == (rows if name == "Replays" else None)
+
+
+def test_rows_that_are_written_stay():
+    settings, chosen, _ = found("CartPole-v1", "replaying:Replays", memory={"capacity_rows": 3000})
+    assert (settings.memory.capacity_rows, chosen) == (3000, {})
 
 
 def test_each_built_in_algorithm_is_of_one_kind_that_rules_know():

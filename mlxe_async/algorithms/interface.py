@@ -47,9 +47,6 @@ def needs(condition: str | Mapping[str, str]) -> dict[str, JsonValue]:
     return {"needs": condition if isinstance(condition, str) else {**condition}}
 
 
-REPLAYED_ROWS = 100_000  # as many as DQN on tasks of numbers; see `Algorithm.defaults`
-
-
 @dataclass(frozen=True)
 class Clock:
     """The progress of the run; an algorithm anneals everything by this one clock.
@@ -216,8 +213,8 @@ class Algorithm:
     """Keys that bound the distance from the rows' behaviour where they are not 0. At a temperature other than 1 a
     policy is at such a distance from its own rows, so a run that has both is refused."""
     defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """Table -> key -> value of settings that suit the algorithm, used where the file says nothing. A replay memory that
-    is learned from however old its rows are holds `REPLAYED_ROWS`, where the class says nothing else."""
+    """Table -> key -> value of settings that suit the algorithm, used where the file says nothing. How many rows a
+    replay memory holds that `"learns"` is in `choices`, where the class says nothing."""
 
     extra_columns: tuple[Column, ...] = ()
     """Columns that `act` writes into a row beyond the standard ones."""
@@ -243,14 +240,6 @@ class Algorithm:
     parameters: Parameters = ()
     """Names and shapes of everything that acts, in the order of the flat vector: weights, but also exploration
     constants or normaliser statistics where there are any, so that they travel under one version."""
-
-    def __init_subclass__(cls, **more: Any) -> None:
-        super().__init_subclass__(**more)
-        if cls.memory == "replay" and cls.off_policy == "learns":
-            cls.defaults = {
-                **cls.defaults,
-                "memory": {"capacity_rows": REPLAYED_ROWS, **cls.defaults.get("memory", {})},
-            }
 
     def __init__(
         self, settings: Any, spaces: Spaces, *, seed: int, learns: bool, threads: int = 1, device: str = "cpu"

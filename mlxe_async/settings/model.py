@@ -180,7 +180,7 @@ class Memory(Table):
 
     capacity_rows: int | None = key(
         None,
-        "Rows kept; left out, what the algorithm says, or 1024 for each executor. More forget later.",
+        "Rows kept; left out, what suits algorithm and task, or 1024 for each executor. More forget later.",
         ALLOWED,
         ge=1,
         le=10**12,

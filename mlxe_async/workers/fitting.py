@@ -10,6 +10,7 @@ from typing import Any
 from mlxe_async.choices import Choice, Known, by_table, chosen
 from mlxe_async.errors import raised_at
 from mlxe_async.rows import Spaces
+from mlxe_async.settings.model import ROWS_PER_EXECUTOR
 from mlxe_async.settings.schedules import left_to_defaults
 from mlxe_async.tasks.measured import Measured
 from mlxe_async.tasks.measuring import Limited, measured
@@ -101,9 +102,19 @@ def choices_for(
         steps=settings.get("stop", {}).get("env_steps"),
         measure=play,
         history=settings["task"].get("history", 1),
+        usual_rows=ROWS_PER_EXECUTOR * settings["schedule"].get("executors", 1) * _wants_rows(algorithm_class),
         is_tempered=any(one != 1 for one in settings["schedule"].get("temperature_by_executor") or ()),
     )
     return list(chosen(known, {**said, "algorithm": written.keys()}))
+
+
+def _wants_rows(algorithm_class: Any) -> bool:
+    """True of a class that replays rows however old, and does not say how many."""
+    told = getattr(algorithm_class, "defaults", {}).get("memory", {})
+    learns = (
+        getattr(algorithm_class, "memory", "") == "replay" and getattr(algorithm_class, "off_policy", "") == "learns"
+    )
+    return learns and "capacity_rows" not in told
 
 
 def merged(defaults: Mapping[str, Any], more: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import numpy as np
 from mlxe_async.errors import EnvironmentFault
 from mlxe_async.seeds import derive_seed
 from mlxe_async.settings.forms import with_whole_numbers
-from mlxe_async.settings.model import Settings
+from mlxe_async.settings.model import ROWS_PER_EXECUTOR, Settings
 from mlxe_async.tasks.conformance import conformance
 from mlxe_async.tasks.measuring import random_action
 from mlxe_async.tasks.native import NativeTask
@@ -31,8 +31,6 @@ CONFORMANCE_S, STEPPING_S, UPDATING_S = 1.5, 0.8, 1.2
 MOST_STEPS, MOST_UPDATES = 400, 40
 MOST_ROWS_BYTES = 1 << 27
 LONG_S, PART = 2.0, 8
-EACH_EXECUTOR = 1024
-"""Rows that a replay memory keeps for each executor where nothing is said."""
 ASSUMED_STEPS = 128
 """Steps of a rollout that is an episode, where none ended."""
 
@@ -189,7 +187,7 @@ def _learned(
     if not is_estimated:
         update_s = timed(streams, 2)
     new = shape[0] * shape[1]
-    capacity = settings["memory"]["capacity_rows"] or EACH_EXECUTOR * settings["schedule"]["executors"]
+    capacity = settings["memory"]["capacity_rows"] or ROWS_PER_EXECUTOR * settings["schedule"]["executors"]
     if is_replay:
         due = learner.updates_due(rows=capacity, new_rows=new, new_segments=shape[1])
     else:

@@ -39,6 +39,7 @@ class ValueBased(Algorithm):
     defaults: ClassVar = {
         "schedule": {"envs_per_executor": 4, "sync": "rollout", "rollout_steps": 32}
         | {"updates_per_publish": 32, "max_owed_updates": 256},
+        "memory": {"capacity_rows": 100_000},
     }
     network: ActionValues
     """The network that acts and is published: the learned one, or its running average."""
