@@ -59,6 +59,16 @@ def test_what_a_killed_process_had_mapped_is_removed(place):
     known.remove()
 
 
+def test_what_is_made_at_once_was_made_since_then(place):
+    found = []
+    for number in range(300):
+        (folder := place / str(number)).mkdir()
+        known = memory(folder)
+        found.append((named(folder), known))
+        os.waitpid(pid, 0) if (pid := os.fork()) else os._exit(0)  # now and then the kernel's tick comes in between
+    assert [path for path, known in found if str(path) not in known._candidates()] == []
+
+
 def test_all_processes_of_a_group_are_looked_at(place):
     known = memory(place)
     pid = mapping(named(place), own_group=True)
