@@ -162,7 +162,9 @@ def test_what_has_finished_is_not_run_again(faked, capsys):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("how", ["file", "override", "module", "package"])
+@pytest.mark.parametrize(
+    "how", ["file", "module", *(pytest.param(how, marks=pytest.mark.slow) for how in ("override", "package"))]
+)
 def test_changed_settings_are_noticed(faked, capsys, how):
     own = 'python_path = ["."]\n[algorithm]\nname = "mine:Loss"\n[task]\nenv = "CartPole-v1"\n'
     Path("is.toml").write_text(f'[run]\nname = "is"\n{own}')
@@ -214,7 +216,7 @@ def test_given_runs_and_studies_stand_beside(faked, tmp_path, capsys):
     assert "several runs of one seed" in capsys.readouterr().err
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_the_page_of_given_runs_has_them_too_also_in_a_folder_with_a_space(faked, tmp_path, capsys):
     paths = [str(write_run(tmp_path / "runs", story("oa", seed))) for seed in (1, 2)]

@@ -131,7 +131,7 @@ def test_pairs_are_compared_by_seed(groups):
     assert "75 % of studies of 3" in outcome_table(groups).note
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_variants_are_held_against_what_they_vary_and_nothing_else(groups):
     three = {"is": groups["is"], "is-fast": groups["oa"], "is-slow": groups["is"], "ia": groups["oa"]}
     varied = {"is-fast": "is", "is-slow": "is"}

@@ -214,7 +214,7 @@ def test_noisy_networks_are_left_to_torch():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["ppo", "dqn", "mlxe"])
+@pytest.mark.parametrize("name", [pytest.param("ppo", marks=pytest.mark.slow), "dqn", "mlxe"])
 def test_several_threads_share_the_work_of_a_twin_and_come_to_the_same(name):
     sizes = {"dqn": {"layers": [64, 64]}}.get(name, {"policy": [64, 64], "value": [64, 64]})
     kept, found = torch.get_num_threads(), []

@@ -32,7 +32,7 @@ def test_there_are_sixty_of_them():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", [*foreign_folders.FOLDERS][::4])
+@pytest.mark.parametrize("name", [*foreign_folders.FOLDERS][::8])
 def test_a_foreign_folder_is_refused_or_harmless(name, faults_of, tmp_path):
     assert faults_of(name, tmp_path, "play") == []
 

@@ -192,7 +192,7 @@ def test_follow_survives_a_torn_line_a_cut_and_a_rotation(path):
     asyncio.run(story())
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_no_line_is_missed_while_the_log_is_begun_again_and_again(path, monkeypatch):
     monkeypatch.setattr(journal_module, "ROTATION_CHECK_S", 0.0)
 

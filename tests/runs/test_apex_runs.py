@@ -46,10 +46,8 @@ def expected_priorities(rows, weights, discount, n):
     return found
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "kind", ["serial", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("is", "ia", "oa"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["serial", "is", "ia", "oa"])
 def test_rows_come_with_the_error_by_the_weights_that_acted(live, tmp_path, kind):
     folder = tmp_path / "noted"
     folder.mkdir()

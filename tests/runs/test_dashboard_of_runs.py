@@ -140,9 +140,8 @@ def test_the_page_tells_the_whole_story_of_a_run_and_ends_with_it(beside):
     assert "the run goes on without it" not in told
 
 
-@pytest.mark.parametrize(
-    "how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)], ids=lambda one: one.name
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=lambda one: one.name)
 def test_a_page_that_dies_is_told_and_the_run_goes_on(beside, how):
     run = beside(6000)
     run.port()

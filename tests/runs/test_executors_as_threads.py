@@ -69,7 +69,9 @@ def test_a_death_of_all_at_once_changes_no_weight_where_rounds_are_made_again(li
     assert killed.weights_hash == live(**tables)[0].weights_hash
 
 
-@pytest.mark.parametrize("schedule", [PUSHING, {"kind": "oa", **ROLLOUTS}, {"kind": "ia", **ROLLOUTS}])
+@pytest.mark.parametrize(
+    "schedule", [PUSHING, pytest.param({"kind": "oa", **ROLLOUTS}, marks=pytest.mark.slow), {"kind": "ia", **ROLLOUTS}]
+)
 def test_a_run_goes_on_after_the_death_of_all_at_once(live, schedule):
     tables = threads({"schedule": schedule, "algorithm": {"name": "impala"}})
     result, lines = live(KILLS, **tables, stop={"env_steps": 6000}, supervision={"backoff_s": 0.05})

@@ -53,7 +53,7 @@ def test_schedules_that_repeat_themselves_agree_and_greedy_executors_change_no_w
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("process", ["mlxe-exe-1", "mlxe-exe-2"])
+@pytest.mark.parametrize("process", ["mlxe-exe-1", pytest.param("mlxe-exe-2", marks=pytest.mark.slow)])
 def test_an_executor_that_is_killed_changes_nothing_where_all_wait(live, process):
     calm, calm_lines = run(live, kind="is", steps=3000, **APART)
     hurt, lines = run(live, killing_often(lambda _draw: process, 2, 1, 0.03), kind="is", steps=3000, **APART)

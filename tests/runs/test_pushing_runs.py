@@ -124,7 +124,7 @@ def test_one_executor_alone_fills_a_mean(live):
     assert expect_balanced(result, lines, together=4)["applied"] >= 40
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_executors_play_on_while_the_learner_is_slow(live):
     """Ten pushes of each wait, then the oldest gives way."""
     result, lines = run(live, "odd_pushers:SlowLearner", hogwild=True, stop={"env_steps": 12_000})
@@ -247,8 +247,13 @@ def test_rows_of_ones_own_are_replayed_where_there_are_any_and_priorities_do_not
         live(schedule=schedule, **tables)
 
 
+QUICK = ("dqn", "dqn-priorities", "sac")
+EACH = [pytest.param(name, "global", marks=() if name in QUICK else pytest.mark.slow) for name in REPLAYED]
+EACH.append(("dqn", "local"))
+
+
 @pytest.mark.long
-@pytest.mark.parametrize(("name", "replay"), [*((name, "global") for name in REPLAYED), ("dqn", "local")])
+@pytest.mark.parametrize(("name", "replay"), EACH)
 def test_replayed_minibatches_are_pushed_too(live, name, replay):
     env = "Pendulum-v1" if name in ("sac", "ddpg") else "CartPole-v1"
     schedule = {"kind": "oa", "executors": 2, "gradients": "executors", "envs_per_executor": 2, "sync": "rollout"}

@@ -109,8 +109,8 @@ def test_a_run_that_was_killed_goes_on_in_the_right_stage_to_the_same_end(tmp_pa
     assert stages_of(run) == stages_of(whole[1])[len(stages_of(whole[1])) - len(stages_of(run)) :]
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_where_rollouts_are_episodes_it_goes_on_alike_too(tmp_path, data, number):
     episodes = {"schedule": {"kind": "is", "executors": 2, "sync": "episode"}, "stop": {"env_steps": 900}}
     chosen = settings(**{**staged(reset_options=str(data[0])), **episodes, **SAVING})

@@ -21,7 +21,7 @@ TESTED = {"enabled": True, "rule": "cap", "max_episode_steps": 40, "screen_steps
 FILES = ("supervisor", "learner", "memorizer", "executor-0")
 
 
-@pytest.fixture(scope="module", params=["oa", "is"])
+@pytest.fixture(scope="module", params=["oa", pytest.param("is", marks=pytest.mark.slow)])
 def saved(request, tmp_path_factory):
     """The folder of a finished run with one whole checkpoint alone, and its settings."""
     schedule = SCHEDULE if request.param == "oa" else {"kind": "is", "executors": 2, "envs_per_executor": 2}

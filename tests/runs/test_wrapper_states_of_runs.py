@@ -56,7 +56,7 @@ def test_all_begin_their_episodes_with_what_the_first_environment_has_learned(li
     assert [one["seen"] for one in second] == sorted(one["seen"] for one in second)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_and_deaths_change_nothing(live, whole):
     disturbed, run = live(
         killing((3, "mlxe-exe-0"), (6, "mlxe-exe-1"), (9, "mlxe-lrn"), (12, "mlxe-exe-0")), **stateful()
