@@ -254,7 +254,7 @@ def _many_rows(known: Known) -> int:
     return min(REPLAYED_ROWS, LARGEST_MEMORY // max(1, _row_bytes(known)))
 
 
-def _wants_rows(known: Known) -> bool:
+def _more_rows_fit(known: Known) -> bool:
     return 0 < known.usual_rows < _many_rows(known)
 
 
@@ -449,7 +449,7 @@ RULES: tuple[Rule, ...] = (
         "replay of one's own",
         "what learns from rows however old is given many, where they take less than a GiB",
         None,
-        _wants_rows,
+        _more_rows_fit,
         {"memory.capacity_rows": _many_rows},
     ),
     Rule(

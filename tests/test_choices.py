@@ -33,51 +33,38 @@ class Wandering(gymnasium.Env):
         return int(action), -1.0, False, False, {}
 
 
-class Grid(gymnasium.Env):
-    """A picture of 12 x 12 cells, its channels last."""
+class Picture(gymnasium.Env):
+    """A black picture, its channels last; an episode ends after some ten steps."""
 
-    observation_space, action_space = Box(0, 1, (12, 12, 3), np.float32), Discrete(3)
+    action_space = Discrete(3)
 
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return np.zeros((12, 12, 3), np.float32), {}
-
-    def step(self, action):
-        return np.zeros((12, 12, 3), np.float32), 1.0, bool(self.np_random.random() < 0.1), False, {}
-
-
-class Large(gymnasium.Env):
-    """A picture of 360,000 numbers."""
-
-    observation_space, action_space = Box(0, 1, (300, 400, 3), np.float32), Discrete(3)
+    def __init__(self, *sides):
+        self.observation_space = Box(0, 1, (*sides, 3), np.float32)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        return np.zeros((300, 400, 3), np.float32), {}
+        return np.zeros(self.observation_space.shape, np.float32), {}
 
     def step(self, action):
-        return np.zeros((300, 400, 3), np.float32), 1.0, True, False, {}
+        black = np.zeros(self.observation_space.shape, np.float32)
+        return black, 1.0, bool(self.np_random.random() < 0.1), False, {}
 
 
-class Middling(Large):
-    """A tenth of it."""
-
-    observation_space = Box(0, 1, (30, 400, 3), np.float32)
-
-    def reset(self, *, seed=None, options=None):
-        return super().reset(seed=seed)[0][:30], {}
-
-    def step(self, action):
-        return np.zeros((30, 400, 3), np.float32), 1.0, True, False, {}
+REGISTERED = {
+    "Wandering-v0": Wandering,
+    "Grid-v0": lambda: Picture(12, 12),
+    "Middling-v0": lambda: Picture(30, 400),
+    "Large-v0": lambda: Picture(300, 400),
+}
 
 
 @pytest.fixture(autouse=True)
 def registered():
-    for kind in (Wandering, Grid, Large, Middling):
-        gymnasium.register(f"{kind.__name__}-v0", entry_point=kind)
+    for name, made_by in REGISTERED.items():
+        gymnasium.register(name, entry_point=made_by)
     yield
-    for kind in (Wandering, Grid, Large, Middling):
-        del gymnasium.registry[f"{kind.__name__}-v0"]
+    for name in REGISTERED:
+        del gymnasium.registry[name]
 
 
 def probed(settings):

@@ -102,19 +102,17 @@ def choices_for(
         steps=settings.get("stop", {}).get("env_steps"),
         measure=play,
         history=settings["task"].get("history", 1),
-        usual_rows=ROWS_PER_EXECUTOR * settings["schedule"].get("executors", 1) * _wants_rows(algorithm_class),
+        usual_rows=_usual_rows(algorithm_class, settings["schedule"].get("executors", 1)),
         is_tempered=any(one != 1 for one in settings["schedule"].get("temperature_by_executor") or ()),
     )
     return list(chosen(known, {**said, "algorithm": written.keys()}))
 
 
-def _wants_rows(algorithm_class: Any) -> bool:
-    """True of a class that replays rows however old, and does not say how many."""
+def _usual_rows(algorithm_class: Any, executors: int) -> int:
+    """Rows that a memory has by default, of a class that replays rows however old and does not say how many; else 0."""
     told = getattr(algorithm_class, "defaults", {}).get("memory", {})
-    learns = (
-        getattr(algorithm_class, "memory", "") == "replay" and getattr(algorithm_class, "off_policy", "") == "learns"
-    )
-    return learns and "capacity_rows" not in told
+    kind = getattr(algorithm_class, "memory", ""), getattr(algorithm_class, "off_policy", "")
+    return ROWS_PER_EXECUTOR * executors if kind == ("replay", "learns") and "capacity_rows" not in told else 0
 
 
 def merged(defaults: Mapping[str, Any], more: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

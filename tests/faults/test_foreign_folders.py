@@ -31,8 +31,14 @@ def test_there_are_sixty_of_them():
     assert len(foreign_folders.FOLDERS) >= 60
 
 
+NAMES = [
+    pytest.param(name, marks=pytest.mark.slow if number % 2 else ())
+    for number, name in enumerate([*foreign_folders.FOLDERS][::4])
+]
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("name", [*foreign_folders.FOLDERS][::8])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_foreign_folder_is_refused_or_harmless(name, faults_of, tmp_path):
     assert faults_of(name, tmp_path, "play") == []
 

@@ -65,7 +65,9 @@ def test_what_is_made_at_once_was_made_since_then(place):
         (folder := place / str(number)).mkdir()
         known = memory(folder)
         found.append((named(folder), known))
-        os.waitpid(pid, 0) if (pid := os.fork()) else os._exit(0)  # now and then the kernel's tick comes in between
+        if not (pid := os.fork()):  # it takes so long that ticks of the kernel lie in between
+            os._exit(0)
+        os.waitpid(pid, 0)
     assert [path for path, known in found if str(path) not in known._candidates()] == []
 
 

@@ -102,7 +102,7 @@ KILLED = [
     for moment in moments
     if moment != "noting" or case == "td"
 ]
-FEW = {("sac", "learner", "published")}
+FEW = {("ppo", "worker", "given"), ("sac", "learner", "published")}
 
 
 @pytest.mark.parametrize("moments", [TOGETHER, PUSHING, OFFERED], ids=["together", "pushing", "offered"])
