@@ -27,14 +27,17 @@ pytestmark = pytest.mark.long
 SETTINGS = """
 [run]
 seed = 3
+python_path = ["{here}"]
 [stop]
 env_steps = {steps}
 [task]
-env = "CartPole-v1"
+env = "gated_tasks:Gated"
+kwargs = {{ gate = "{gate}" }}
 max_episode_steps = 200
 [schedule]
 kind = "oa"
 executors = 2
+step_timeout_s = 120.0
 [algorithm]
 name = "mlxe"
 min_updates = 4
@@ -45,6 +48,7 @@ enabled = false
 ledger_interval_s = 1.0
 """
 ENDLESS = 10**9
+HERE = Path(__file__).parent
 
 
 @pytest.fixture(autouse=True)
@@ -53,11 +57,17 @@ def _token(monkeypatch):
 
 
 class Beside(Command):
-    """A run with a page; `page` has its port once that was told."""
+    """A run with a page, which cannot end before `go_on` was called; `told` is its stderr so far."""
 
     def __init__(self, folder, steps, *arguments):
-        super().__init__(folder, SETTINGS.format(steps=steps), "--no-progress", "--dashboard", *arguments)
+        self._gate = Path(folder) / "gate"
+        toml = SETTINGS.format(here=HERE, gate=self._gate, steps=steps)
+        super().__init__(folder, toml, "--no-progress", "--dashboard", *arguments)
         self.told = ""
+
+    def go_on(self):
+        """Let the run step beyond its first thousand steps."""
+        self._gate.touch()
 
     def until(self, pattern):
         """Read stderr until it tells something."""
@@ -114,12 +124,13 @@ def number(parts, name):
 
 
 def test_the_page_tells_the_whole_story_of_a_run_and_ends_with_it(beside):
-    run = beside(12_000)
+    run = beside(6000)
     port = run.port()
 
     async def look():
         async with streamed(port, "/run/latest/stream?more=losses,settings") as stream:
             await stream.until(lambda parts: ">running<" in parts.get("top", "") and number(parts, "environment steps"))
+            run.go_on()
             while not stream.is_over:
                 await stream.next()
             return stream.parts
@@ -147,6 +158,7 @@ def test_a_page_that_dies_is_told_and_the_run_goes_on(beside, how):
     run.port()
     os.kill(run.companion(), how)
     run.until(r"the page's process .*; the run goes on without it\n")
+    run.go_on()
     code, told = run.finish()
     assert code == 0
     assert "finished (env_steps)" in told
@@ -156,6 +168,7 @@ def test_a_page_that_hangs_neither_holds_up_the_run_nor_outlives_it(beside):
     run = beside(6000)
     run.port()
     os.kill(run.companion(), signal.SIGSTOP)
+    run.go_on()
     code, told = run.finish()
     assert code == 0
     assert "finished (env_steps)" in told
@@ -165,6 +178,7 @@ def test_the_page_tells_a_live_run_and_that_ctrl_c_in_a_terminal_stopped_it(tmp_
     # In a group of its own, as a shell starts it: the signal reaches all its processes, and the page before all end.
     monkeypatch.setattr(subprocess, "Popen", _in_a_group(subprocess.Popen))
     run = Beside(tmp_path, ENDLESS)
+    run.go_on()
     port = run.port()
 
     async def look():
@@ -181,7 +195,7 @@ def test_the_page_tells_a_live_run_and_that_ctrl_c_in_a_terminal_stopped_it(tmp_
     state, parts = within(look, 3 * LIMIT_S)
     code, told = run.finish()
     assert code == 130, told
-    assert (state["state"], state["algorithm"], state["env"]) == ("running", "mlxe", "CartPole-v1")
+    assert (state["state"], state["algorithm"], state["env"]) == ("running", "mlxe", "gated_tasks:Gated")
     assert {one["name"] for one in state["workers"]} >= {"executor 0", "executor 1", "learner"}
     assert {one["executor"] for one in state["last_episodes"]} <= {"executor 0", "executor 1"}
     assert "It was stopped by SIGINT" in parts["top"]
@@ -196,6 +210,7 @@ def _in_a_group(popen):
 
 def test_a_supervisor_that_is_killed_takes_its_page_along(beside):
     run = beside(ENDLESS)
+    run.go_on()
     run.port()
     page = run.companion()
     run.process.kill()
@@ -206,6 +221,7 @@ def test_a_supervisor_that_is_killed_takes_its_page_along(beside):
 
 def test_a_page_may_stay_until_a_signal_and_the_exit_code_is_the_runs(beside):
     run = beside(2000, "--dashboard-stays")
+    run.go_on()
     port = run.port()
     run.until(r"the page stays at http://127\.0\.0\.1")
 
@@ -219,6 +235,7 @@ def test_a_page_may_stay_until_a_signal_and_the_exit_code_is_the_runs(beside):
 
 def test_a_page_that_was_to_stay_ends_with_a_run_that_was_stopped(beside):
     run = beside(ENDLESS, "--dashboard-stays")
+    run.go_on()
     run.port()
     run.saw("episode_end")
     run.process.send_signal(signal.SIGTERM)
@@ -262,6 +279,7 @@ def test_a_hundred_readers_that_never_read_do_not_disturb_the_run(beside):
     with contextlib.ExitStack() as silent:
         for _ in range(100):
             silent.enter_context(contextlib.closing(deaf(port, "/run/latest/stream?more=losses,settings")))
+        run.go_on()
         most = 0
         while run.process.poll() is None:
             with contextlib.suppress(OSError, StopIteration):

@@ -17,7 +17,7 @@ from mlxe_async.cli.dashboard.access import Access
 from mlxe_async.cli.dashboard.listening import LOOPBACK, listen
 from mlxe_async.cli.dashboard.server import Server
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 TOKEN = "a-token-of-the-tests"  # noqa: S105 - of servers that live for a moment
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
