@@ -52,9 +52,15 @@ def processes() -> dict[int, str]:
             environment = _read(f"/proc/{pid}/environ")
             if MARK.encode() in environment.split(b"\0"):
                 found[pid] = _read(f"/proc/{pid}/comm").decode(errors="replace").strip()
-            elif environment:  # while a program begins, it is empty
+            elif environment or _is_of_the_kernel(pid):  # while a program begins, it is empty
                 FOREIGN.add(pid)
     return found
+
+
+def _is_of_the_kernel(pid: int) -> bool:
+    """Whether a process is a thread of the kernel, which has no environment: kthreadd's children, and itself."""
+    parent = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[1]
+    return parent == b"2" and _read("/proc/2/comm") == b"kthreadd\n"
 
 
 def _read(path: str) -> bytes:

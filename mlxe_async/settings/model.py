@@ -185,8 +185,13 @@ class Memory(Table):
         ge=1,
         le=10**12,
     )
-    keep_rows: int = key(
-        256, "Rows kept of one episode, its last ones; more favour the start.", ALLOWED, ge=1, le=10**9
+    keep_rows: int | None = key(
+        None,
+        "Rows kept of one rollout of an environment, its last ones; more favour the start. Left out, all of them where "
+        "those that wait take less than 256 MiB.",
+        ALLOWED,
+        ge=1,
+        le=10**9,
     )
     block_rows: int = key(
         128, "Rows that travel together; more cost less each but come later.", ALLOWED, ge=1, le=10**6

@@ -53,12 +53,13 @@ def contradictions(settings: Settings) -> Iterator[Problem]:
         yield from at_most("task.cartpole.adverse_least", "task.cartpole.adverse_first")
     if memory.capacity_rows is None:
         derived = settings.capacity_rows
-        if memory.keep_rows > derived:
+        if (memory.keep_rows or 0) > derived:
             message = f"got {memory.keep_rows}, expected at most {derived}, which memory.capacity_rows is when left out"
             executors = f"schedule.executors = {schedule.executors}"
             yield Problem(("memory", "keep_rows"), f"{message} with {executors}", ("schedule", "executors"))
     else:
-        yield from at_most("memory.keep_rows", "memory.capacity_rows")
+        if memory.keep_rows is not None:
+            yield from at_most("memory.keep_rows", "memory.capacity_rows")
         yield from at_most("memory.block_rows", "memory.capacity_rows")
     yield from at_most("supervision.backoff_s", "supervision.backoff_max_s")
     if evaluation.max_episode_steps is not None and "screen_steps" in evaluation.model_fields_set:

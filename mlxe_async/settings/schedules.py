@@ -33,6 +33,8 @@ def left_to_defaults(defaults: Mapping[str, Any], table: Mapping[str, Any], said
         free.pop("envs_per_executor", None)
     if table.get("kind") != "oa":  # where rollouts wait, their lag is asked for
         free.pop("max_policy_lag", None)
+    if "keep_rows" in free and (capacity := {**table, **free}["capacity_rows"]):
+        free["keep_rows"] = min(free["keep_rows"], capacity)
     return free
 
 

@@ -262,16 +262,17 @@ def test_a_reader_that_has_enough_is_no_error(tmp_path):
         assert process.stderr.read() == b""
 
 
-def test_help_tells_what_an_algorithm_recommends_for_other_tables(capsys):
+def test_help_tells_what_an_algorithm_recommends_for_other_tables(capsys, monkeypatch):
     from mlxe_async.algorithms import load_algorithm
 
-    for name in ("dqn", "ppo"):
+    for name in ("mlxe", "dqn", "ppo"):
         assert main(["--help", name]) == 0
         said = capsys.readouterr().out.partition("keys of other tables")[2]
         for table, values in load_algorithm(name).defaults.items():
             part = said.partition(f"[{table}]")[2]
             assert all(f"\n  {key} = " in part for key in values)
     assert '  sync = "rollout"' in said
+    monkeypatch.setattr(load_algorithm("mlxe"), "defaults", {})
     assert main(["--help", "mlxe"]) == 0
     assert "keys of other tables" not in capsys.readouterr().out
 

@@ -10,22 +10,27 @@ import pytest
 from semantic import LIST, ROOT, file_of, slips
 from survivors import _codes
 
-SLIPS = slips()
 KINDS = {"row order", "off by one", "order of target and step", "what is frozen", "what is counted when"}
 
 
-def test_there_are_enough_of_each_kind_and_none_twice():
-    kinds = [one.mutant.kind for one in SLIPS]
+@pytest.fixture(scope="module")
+def listed():
+    """All entries of the list; to make them takes seconds, which collecting tests shall not."""
+    return slips()
+
+
+def test_there_are_enough_of_each_kind_and_none_twice(listed):
+    kinds = [one.mutant.kind for one in listed]
     assert set(kinds) == KINDS
     assert all(kinds.count(kind) >= 25 for kind in KINDS)
-    assert len({(one.mutant.file, one.mutant.source) for one in SLIPS}) == len(SLIPS) >= 120
-    files = {one.mutant.file.split("/")[1] for one in SLIPS}
+    assert len({(one.mutant.file, one.mutant.source) for one in listed}) == len(listed) >= 120
+    files = {one.mutant.file.split("/")[1] for one in listed}
     assert files == {"algorithms", "maths", "networks"}
 
 
 @pytest.mark.long
-def test_lines_below_a_change_keep_their_numbers():
-    for one in SLIPS:
+def test_lines_below_a_change_keep_their_numbers(listed):
+    for one in listed:
         original = (ROOT / one.mutant.file).read_text()
         assert one.mutant.source.count("\n") == original.count("\n"), one.mutant.before
         if one.mutant.scope:
@@ -39,8 +44,8 @@ def named_in(file):
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
 
 
-def test_each_names_a_test_that_there_is():
-    for one in SLIPS:
+def test_each_names_a_test_that_there_is(listed):
+    for one in listed:
         assert one.noticed_by, f"{LIST.name}: no test is named for {one.mutant.file}: {one.mutant.after}"
         name = one.noticed_by.split("::")[1].partition("[")[0]
         assert name in named_in(file_of(one.noticed_by)), one.noticed_by
@@ -58,8 +63,8 @@ def test_each_names_a_test_that_there_is():
 def test_a_mutant_is_killed_by_a_test_that_notices_it_and_by_no_other(tmp_path, test, outcome):
     entry = {"file": "mlxe_async/maths/annealing.py", "kind": "off by one", "before": "1.0, now / over", "after": "0"}
     entry["noticed_by"] = f"tests/maths/test_annealing.py::{test}"
-    listed = "".join(f"{key} = {json.dumps(value)}\n" for key, value in entry.items())
-    (tmp_path / "slips.toml").write_text(f"[[mutant]]\n{listed}")
+    text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in entry.items())
+    (tmp_path / "slips.toml").write_text(f"[[mutant]]\n{text}")
     asked = ["--slips", str(tmp_path / "slips.toml"), "--results", str(tmp_path / "results.jsonl")]
     command = [sys.executable, str(LIST.with_suffix(".py")), *asked]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)

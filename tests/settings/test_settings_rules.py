@@ -81,6 +81,15 @@ def test_agreeing_keys_are_accepted():
     )
 
 
+@pytest.mark.parametrize(
+    ("memory", "kept"),
+    [({}, 256), ({"capacity_rows": 100, "block_rows": 50}, 100), ({"capacity_rows": 2000}, 256), ({"keep_rows": 9}, 9)],
+)
+def test_an_algorithm_keeps_as_many_rows_of_an_episode_as_it_recommends_and_the_memory_holds(memory, kept):
+    merged = load_settings(minimal(memory=memory)).with_defaults({"memory": {"keep_rows": 256}})
+    assert merged.memory.keep_rows == kept
+
+
 def test_settings_made_by_hand_are_refused_before_anything_starts():
     by_hand = Settings.model_validate(minimal(schedule={"kind": "oa", "executors": 1, "min_executors": 4}))
     with pytest.raises(SettingsError, match=r"schedule.min_executors: got 4, expected at most schedule.executors = 1"):

@@ -145,7 +145,7 @@ class BootstrapFields(ReplayedFields, PriorityFields):
 
     target: Literal["every_update", "per_iteration", "every_k"] = key(
         "every_update",
-        "Times at which the target network becomes the learned one; fewer are steadier.",
+        "When the target network becomes the learned one; rarer is steadier.",
         BOOTSTRAPS,
     )
     target_every: int = key(

@@ -94,6 +94,7 @@ class MLxE(Algorithm):
     Settings = MLxESettings
     settings: MLxESettings
     memory, takes_arrays = "replay", True
+    defaults: ClassVar = {"memory": {"keep_rows": 256}}
     of_pictures: ClassVar = {"body": "nature", "common": (512,), "policy": (), "value": (), "activation": "relu"}
     """Defaults for tasks that show pictures of bytes, alone or among other parts."""
     network: ActorCritic

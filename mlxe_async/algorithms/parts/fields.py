@@ -64,7 +64,7 @@ rows_per_update = shared(
 )
 activation = shared("relu learns sharp values fast, tanh bounds what is far away.", "layers", stays=True)
 value_coefficient = shared("Higher favours the critic in layers that are shared.", ge=0)
-entropy = shared("Higher keeps the policy random for longer.", ge=0)
+entropy = shared("Higher stays random for longer.", ge=0)
 reward_scaling = shared(
     "Divide rewards by the deviation of the discounted return: losses of any task are alike.", stays=True
 )
@@ -133,7 +133,7 @@ class ActorCriticFields(NetworkFields):
     common: Sizes = key((), "Layers that actor and critic share; more let them learn from each other.", stays=True)
     policy: Sizes = key((64, 64), "The actor's own layers; more represent finer policies, but slower.", stays=True)
     value: Sizes = key((64, 64), "The critic's own layers; more represent finer values, but slower.", stays=True)
-    activation: Activation = key("tanh", "tanh gives smooth policies, relu sharper ones.", HIDDEN, stays=True)
+    activation: Activation = key("tanh", "tanh: smooth policies; relu: sharp.", HIDDEN, stays=True)
     layer_norm: bool = key(False, "Normalise each layer: steadier when inputs differ much in size.", HIDDEN, stays=True)
     normalise: bool = normalise(False)
 

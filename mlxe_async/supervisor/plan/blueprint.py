@@ -36,7 +36,7 @@ STATE_VECTORS = 5
 KEPT = ("learner", "memorizer")
 ROLLOUT_SLOTS_PER_EXECUTOR = 4
 
-SHORT_EPISODE, GATHERED_BYTES = 10, 1 << 28  # rows; of rollouts that are gathered before an update
+SHORT_EPISODE, LEAST_KEPT, WAITING_BYTES = 10, 256, 1 << 28  # rows; rows; of rollouts that wait for an end, or others
 
 
 class Blueprint:
@@ -64,7 +64,6 @@ class Blueprint:
             or schedule.memorizer == "learner"
             or (schedule.memorizer == "auto" and self.cores <= FEW and not self.combining.gives_way)
         )
-        capacity = settings.capacity_rows
         self.memory_shape: ReplayShape | RolloutShape
         if facts["memory_kind"] == "rollouts":
             slots = ROLLOUT_SLOTS_PER_EXECUTOR
@@ -76,16 +75,16 @@ class Blueprint:
                 lanes=self.executors,
                 envs=self.envs,
                 slots=slots * self.executors + self._gathered_slots,
-                slot_rows=self._rollout_rows or capacity,
+                slot_rows=self._rollout_rows or settings.capacity_rows,
                 columns=facts["columns"],
             )
         else:
-            stream_rows = max(1, capacity // (self.learned_from * self.envs))
+            stream_rows = max(1, settings.capacity_rows // (self.learned_from * self.envs))
             self.memory_shape = ReplayShape(
                 lanes=self.executors,
                 envs=self.envs,
                 stream_rows=stream_rows,
-                keep_rows=min(memory.keep_rows, stream_rows),
+                keep_rows=min(memory.keep_rows or self._rows_of_a_segment(stream_rows), stream_rows),
                 block_rows=self.block_rows,
                 batch_rows=facts["batch_rows"],
                 plan_updates=PLAN_UPDATES,
@@ -136,11 +135,19 @@ class Blueprint:
         return self.executors if needs_all else self.settings.schedule.min_executors
 
     @property
+    def _rollout_steps(self) -> int | None:
+        """Most steps of an environment in one rollout; None: an episode may have any number."""
+        return self.settings.schedule.most_steps or self.facts["task"]["max_episode_steps"] or None
+
+    @property
     def _rollout_rows(self) -> int | None:
         """Most rows of one rollout; None: an episode may have any number of steps."""
-        if (steps := self.settings.schedule.most_steps) is not None:
-            return steps * self.envs
-        return (self.facts["task"]["max_episode_steps"] or 0) * self.envs or None
+        return None if self._rollout_steps is None else self._rollout_steps * self.envs
+
+    def _rows_of_a_segment(self, most: int) -> int:
+        """Rows kept of one rollout of an environment: all that may wait in the staging areas, at most `most`."""
+        waiting = WAITING_BYTES // (self.layout.nbytes(1) * self.executors * self.envs)
+        return min(self._rollout_steps or most, max(LEAST_KEPT, waiting))
 
     @property
     def _gathered_slots(self) -> int:
@@ -154,7 +161,7 @@ class Blueprint:
         if (steps := self.settings.schedule.most_steps) is not None:
             shortest = min(shortest, (steps + 1) // 2)  # on average, where one more row is left of each episode
         slot_bytes = self.layout.nbytes(longest or self.settings.capacity_rows)
-        return min(-(-wanted // shortest), max(1, GATHERED_BYTES // slot_bytes))
+        return min(-(-wanted // shortest), max(1, WAITING_BYTES // slot_bytes))
 
     def most_rows(self, budget: Budget) -> int | None:
         """Rows at which an episode is cut: an executor's share of the steps left, and what the memory can hold.

@@ -12,9 +12,10 @@ from mlxe_async.supervisor.plan.blueprint import Blueprint
 PRESET = Path(__file__).parents[3] / "settings" / "breakout-dqn.toml"
 
 
-def planned(rows, shape=(4, 84, 84), frames=4):
+def planned(rows, *changes, shape=(4, 84, 84), frames=4, limit=None):
     """The blueprint of a settings file, from what a probe would say."""
-    spaces, settings = Spaces(shape, "|u1", 3, frames=frames), load_settings(PRESET, [f"memory.capacity_rows={rows}"])
+    spaces = Spaces(shape, "|u1", 3, frames=frames)
+    settings = load_settings(PRESET, [f"memory.capacity_rows={rows}", *changes])
     kind, table = load_algorithm("dqn"), {key: v for key, v in settings.algorithm.table.items() if key != "name"}
     algorithm = kind(kind.Settings.model_validate(table), spaces, seed=0, learns=False)
     facts = {
@@ -25,7 +26,7 @@ def planned(rows, shape=(4, 84, 84), frames=4):
         "memory_kind": "replay",
         "batch_rows": algorithm.batch_rows,
         "prioritised": True,
-        "task": {"max_episode_steps": None},
+        "task": {"max_episode_steps": limit},
     }
     return Blueprint(settings, facts)
 
@@ -48,3 +49,29 @@ def test_a_memory_of_other_pictures_is_not_taken_for_the_saved_one(frames):
     kept = planned(1000, frames=frames).memory_to_keep
     assert ("frame_rows" in kept) == (frames > 0)
     assert kept == planned(1000, frames=frames).memory_to_keep
+
+
+WHOLE = ("schedule.sync='episode'", "schedule.envs_per_executor=1")
+ONE = (*WHOLE, "schedule.executors=1")
+
+
+@pytest.mark.parametrize(
+    ("rows", "changes", "limit", "kept"),
+    [
+        (10_000, ("schedule.rollout_steps=300",), 5000, 300),
+        (10_000, ONE, 1000, 1000),
+        (2000, ONE, None, 2000),
+        (100, ONE, 1000, 100),
+        (10_000, (*ONE, "memory.keep_rows=9"), 1000, 9),
+        (300 * 30, (*WHOLE, "schedule.executors=30"), 27_000, 256),
+    ],
+)
+def test_whole_rollouts_are_kept_unless_the_settings_say_how_many_rows(rows, changes, limit, kept):
+    blueprint = planned(rows, *changes, limit=limit)
+    assert blueprint.memory_shape.keep_rows == kept
+
+
+def test_of_longest_episodes_so_many_rows_are_kept_as_take_256_mib_while_they_wait():
+    shape = planned(100_000, *ONE, limit=27_000, frames=0).memory_shape
+    row = sum(column.row_bytes for column in shape.row_layout.columns)
+    assert 0.98 * 2**28 < shape.keep_rows * row <= 2**28
