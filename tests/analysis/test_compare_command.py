@@ -444,7 +444,7 @@ ARM = Arm("is", "is.toml", (), "key")
         (3, "a\nthe run failed: x", "the run failed: x"),
         (5, "weights became NaN", "weights became NaN"),
         (-9, "", "killed by SIGKILL"),
-        (None, "", "timed out after 2 s"),
+        pytest.param(None, "", "timed out after 2 s", marks=pytest.mark.long),
     ],
 )
 def test_a_crash_is_a_failure_with_its_reason(monkeypatch, runner, code, said, reason):

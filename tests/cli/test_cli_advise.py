@@ -19,6 +19,7 @@ def test_it_ranks_what_fits_and_refuses_the_rest_with_a_reason(capsys):
     assert len(page.splitlines()) <= 60
 
 
+@pytest.mark.long
 def test_the_file_that_it_writes_holds_what_two_lines_would_choose(tmp_path, capsys):
     path = tmp_path / "frozen.toml"
     assert main(["advise", "FrozenLake-v1", "--steps", "20000", "--write", str(path)]) == 0

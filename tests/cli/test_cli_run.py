@@ -96,7 +96,10 @@ def test_a_check_prints_the_plan_and_what_the_probe_found_and_runs_nothing(capfd
 
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
+    [
+        (signal.SIGINT, 130),
+        *(pytest.param(*more, marks=pytest.mark.long) for more in ((signal.SIGTERM, 143), (signal.SIGHUP, 129))),
+    ],
     ids=lambda value: str(value),
 )
 def test_a_signal_asks_the_run_to_stop_and_is_the_exit_code(tmp_path, number, code):

@@ -106,6 +106,7 @@ def test_settings_and_acting_are_not_asked():
     assert not any("Settings" in scope or "Fields" in scope or scope.endswith(".weights") for scope in asked)
 
 
+@pytest.mark.long
 def test_each_equivalent_mutant_is_a_mutant_and_says_why():
     known = equivalents(HERE / "equivalent.toml")
     assert all(len(reason) > 20 for reason in known.values())

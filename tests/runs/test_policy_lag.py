@@ -38,7 +38,8 @@ def test_in_the_synchronous_schedule_the_lag_is_zero(live_fake):
 @pytest.mark.parametrize(
     ("kind", "rows"),
     [
-        *(("serial", 10), ("is", 100), ("ia", 10)),
+        ("ia", 10),
+        *(pytest.param(*more, marks=pytest.mark.long) for more in (("serial", 10), ("is", 100))),
         *(pytest.param(*more, marks=pytest.mark.slow) for more in (("serial", 100), ("is", 10), ("ia", 100))),
     ],
 )

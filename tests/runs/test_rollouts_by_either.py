@@ -47,7 +47,7 @@ def test_others_learn_from_rollouts_of_unequal_lengths(live, kind):
     assert result.updates > 50
 
 
-@pytest.mark.parametrize("steps", [1, 2, 3])
+@pytest.mark.parametrize("steps", [1, *(pytest.param(more, marks=pytest.mark.long) for more in (2, 3))])
 def test_as_many_rows_as_an_update_wants_are_gathered_however_short_the_rollouts(live, steps):
     wanted = {**A2C, "rows_per_update": 200}
     _, lines = live(
