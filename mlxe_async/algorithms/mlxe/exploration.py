@@ -22,8 +22,8 @@ class ExplorationFields(BaseModel):
 
     behaviour: Behaviour = key(
         "softmax",
-        "softmax samples the policy; epsilon_greedy takes its best action, or with probability epsilon any; reversed "
-        "samples, or with that takes the best.",
+        "softmax samples the policy; epsilon_greedy takes its best action, or any with probability epsilon; "
+        "reversed samples, or takes the best with it.",
     )
     epsilon: float = key(0.1, "Probability epsilon at the start; higher departs more often.", MIXED, ge=0, le=1)
     epsilon_factor: float = key(
@@ -37,7 +37,7 @@ class ExplorationFields(BaseModel):
     epsilon_max: float = key(1.0, "Epsilon never grows beyond; higher departs more often.", MIXED, ge=0, le=1)
     epsilon_clock: Literal["step", "episode", "iteration"] = key(
         "step",
-        "Epsilon changes with an executor's steps, the run's episodes, or its rollouts.",
+        "Epsilon changes with an executor's steps or rollouts, or the run's episodes.",
         f"{MIXED} and epsilon > 0 and epsilon_factor != 1.0",
     )
     noisy: bool = noisy(False)

@@ -145,7 +145,7 @@ class BootstrapFields(ReplayedFields, PriorityFields):
 
     target: Literal["every_update", "per_iteration", "every_k"] = key(
         "every_update",
-        "When the target network becomes the learned one; rarer is steadier.",
+        "When the target network becomes the learned one; less often is steadier.",
         BOOTSTRAPS,
     )
     target_every: int = key(
