@@ -1,29 +1,23 @@
-"""CartPole whose 501st step waits for a file, so that what a test does beside a run is done before the run ends."""
+"""CartPole whose 501st step waits for a lock, so that what a test does beside a run is done before the run ends."""
 
-import time
+import fcntl
 from pathlib import Path
 
-import gymnasium
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
 FREE_STEPS = 500
-LIMIT_S = 60.0
 
 
 class Gated(CartPoleEnv):
-    """Each environment steps freely at first, and then only once the file `gate` exists."""
+    """Each environment steps freely at first, and goes on once the file `gate` is not locked."""
 
     def __init__(self, gate):
         super().__init__()
-        self._gate, self._steps, self._is_open = Path(gate), 0, False
+        self._gate, self._steps = Path(gate), 0
 
     def step(self, action):
         self._steps += 1
-        if self._steps > FREE_STEPS and not self._is_open:
-            deadline = time.monotonic() + LIMIT_S
-            while not self._gate.exists():
-                if time.monotonic() > deadline:
-                    raise gymnasium.error.Error(f"{self._gate} was not made within {LIMIT_S} s")
-                time.sleep(0.01)
-            self._is_open = True
+        if self._steps == FREE_STEPS + 1:
+            with self._gate.open() as gate:
+                fcntl.flock(gate, fcntl.LOCK_SH)
         return super().step(action)

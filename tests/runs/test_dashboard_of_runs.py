@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import re
 import select
@@ -60,14 +61,15 @@ class Beside(Command):
     """A run with a page, which cannot end before `go_on` was called; `told` is its stderr so far."""
 
     def __init__(self, folder, steps, *arguments):
-        self._gate = Path(folder) / "gate"
-        toml = SETTINGS.format(here=HERE, gate=self._gate, steps=steps)
+        self._gate = (Path(folder) / "gate").open("w")
+        fcntl.flock(self._gate, fcntl.LOCK_EX)
+        toml = SETTINGS.format(here=HERE, gate=self._gate.name, steps=steps)
         super().__init__(folder, toml, "--no-progress", "--dashboard", *arguments)
         self.told = ""
 
     def go_on(self):
         """Let the run step beyond its first thousand steps."""
-        self._gate.touch()
+        self._gate.close()
 
     def until(self, pattern):
         """Read stderr until it tells something."""
@@ -112,6 +114,7 @@ def beside(tmp_path):
 
     yield start
     for one in made:
+        one.go_on()
         if one.process.poll() is None:
             one.process.kill()
             one.process.communicate(timeout=LIMIT_S)

@@ -225,17 +225,19 @@ def test_soft_actor_critic_learns_the_pendulum(live, seed):
     assert solved
 
 
-def numbers_shown(live, **tables):
-    """Different steps of long episodes that a learner was shown in its last update."""
-    task = {"env": "long_episodes:Numbered", "max_episode_steps": 400}
-    algorithm = {"name": "long_episodes:Shown"}
-    schedule = {"kind": "is", "executors": 1, "sync": "episode"}
-    stop = {"env_steps": 800}
-    _, run = live(task=task, algorithm=algorithm, schedule=schedule, stop=stop, **tables)
-    return run.all("phase", phase="learn")[-1]["losses"]["numbers"]
+def steps_shown(live, **tables):
+    """Different steps of episodes of 400 that a learner was shown in its last update."""
+    _, run = live(
+        task={"env": "mlxe_async.testing.counting:CountingEnv", "kwargs": {"length": 400}, "max_episode_steps": 400},
+        algorithm={"name": "shown_steps:Shown"},
+        schedule={"kind": "is", "executors": 1, "sync": "episode"},
+        stop={"env_steps": 800},
+        **tables,
+    )
+    return run.all("phase", phase="learn")[-1]["losses"]["steps"]
 
 
 @pytest.mark.long
 def test_rows_from_the_beginning_of_long_episodes_are_replayed_unless_the_settings_say_otherwise(live):
-    assert numbers_shown(live) > 350
-    assert 50 < numbers_shown(live, memory={"keep_rows": 100}) <= 100
+    assert steps_shown(live) > 350
+    assert 50 < steps_shown(live, memory={"keep_rows": 100}) <= 100

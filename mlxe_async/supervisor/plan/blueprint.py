@@ -35,8 +35,8 @@ STATE_VECTORS = 5
 """Vectors as large as the weights in the state of the algorithms that come with this: what is planned for."""
 KEPT = ("learner", "memorizer")
 ROLLOUT_SLOTS_PER_EXECUTOR = 4
-
-SHORT_EPISODE, LEAST_KEPT, WAITING_BYTES = 10, 256, 1 << 28  # rows; rows; of rollouts that wait for an end, or others
+SHORT_EPISODE, LEAST_KEPT = 10, 256  # rows
+WAITING_BYTES = 1 << 28  # of rollouts that wait for their own end, or for others before an update
 
 
 class Blueprint:
