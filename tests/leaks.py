@@ -49,7 +49,7 @@ def processes() -> dict[int, str]:
     FOREIGN.intersection_update(living)
     for pid in living - {os.getpid()} - KEPT - FOREIGN:
         with contextlib.suppress(OSError):
-            environment = _read(f"/proc/{pid}/environ")
+            environment = _environment(pid)
             if MARK.encode() in environment.split(b"\0"):
                 found[pid] = _read(f"/proc/{pid}/comm").decode(errors="replace").strip()
             elif environment or _is_of_the_kernel(pid):  # while a program begins, it is empty
@@ -57,8 +57,16 @@ def processes() -> dict[int, str]:
     return found
 
 
+def _environment(pid: int) -> bytes:
+    """Of a process; empty where it has no memory: of a zombie, and of a thread of the kernel."""
+    try:
+        return _read(f"/proc/{pid}/environ")
+    except ProcessLookupError:  # some versions of Linux say so, others that it is empty
+        return b""
+
+
 def _is_of_the_kernel(pid: int) -> bool:
-    """Whether a process is a thread of the kernel, which has no environment: kthreadd's children, and itself."""
+    """Whether a process is a thread of the kernel, which has no environment: a child of kthreadd."""
     parent = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[1]
     return parent == b"2" and _read("/proc/2/comm") == b"kthreadd\n"
 
@@ -128,9 +136,10 @@ def nothing_left(seconds: float = 5.0) -> Iterator[None]:
     yield
     left = processes_after(seconds, processes_before)
     assert not left, f"processes left behind: {left}"
-    if len(descriptors()) > len(descriptors_before):
-        gc.collect()
     now = descriptors()
+    if len(now) > len(descriptors_before):
+        gc.collect()
+        now = descriptors()
     opened = {fd: target for fd, target in now.items() if descriptors_before.get(fd) != target}
     assert len(now) <= len(descriptors_before), f"descriptors left open: {opened}"
     for thread in threading.enumerate():

@@ -15,7 +15,7 @@ import numpy as np
 
 from mlxe_async.analysis import breakout_study
 from mlxe_async.analysis.outcomes import Groups, Outcome
-from mlxe_async.analysis.statistics import bootstrap, median
+from mlxe_async.analysis.statistics import bootstrap, means, median
 
 FINAL_SHARE = 0.1
 RECENT_TESTS = 3
@@ -90,7 +90,7 @@ def never_judged(groups: Groups) -> Mapping[str, Sequence[Outcome]]:
 def mean_with_interval(values: Sequence[float]) -> tuple[float, tuple[float, float] | None]:
     """Mean of values of independent runs, and its 95 % bootstrap interval; None for that of a single one."""
     mean = math.fsum(values) / len(values)
-    return mean, bootstrap(values, lambda drawn: float(drawn.mean())) if len(values) > 1 else None
+    return mean, bootstrap(values, means) if len(values) > 1 else None
 
 
 def median_with_interval(values: Sequence[float]) -> tuple[float, tuple[float, float] | None]:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 Doubles = NDArray[np.float64]
 
 RESAMPLES = 2000
+DRAWN_AT_ONCE = 1_000_000  # values in the samples that a statistic is asked of in one go
 LEVEL = 0.95
 EXACT_SIGNS = 14  # pairs up to which all sign patterns are tried, beyond that a sample of them
 SIGN_SAMPLES = 20_000
@@ -37,15 +38,21 @@ def iqm(values: Sequence[float] | Doubles) -> float:
     Raises:
         ValueError: there are no values.
     """
-    ordered = np.sort(np.asarray(values, dtype=np.float64))
-    count = len(ordered)
-    if not count:
+    if not len(values):
         raise ValueError("interquartile mean: expected at least one value, got none")
+    return float(iqms(np.asarray(values, dtype=np.float64)))
+
+
+def iqms(samples: Doubles) -> Doubles:
+    """Interquartile mean of each of several samples (..., n), as (...)."""
+    ordered = np.sort(samples)
+    count = ordered.shape[-1]
     # Each value takes 1/count of the way from 0 to 1; what of it lies between 1/4 and 3/4 is its weight.
     edges = np.arange(count + 1) / count
     weights = np.clip(np.minimum(edges[1:], 0.75) - np.maximum(edges[:-1], 0.25), 0.0, None)
     inside = weights > 1e-12
-    return float(np.sum(ordered[inside] * weights[inside]) / weights[inside].sum())
+    means: Doubles = np.sum(ordered[..., inside] * weights[inside], axis=-1) / weights[inside].sum()
+    return means
 
 
 def median(values: Sequence[float] | Doubles) -> float:
@@ -59,9 +66,21 @@ def median(values: Sequence[float] | Doubles) -> float:
     return float(np.median(np.asarray(values, dtype=np.float64)))
 
 
+def medians(samples: Doubles) -> Doubles:
+    """Median of each of several samples (samples, n)."""
+    found: Doubles = np.median(samples, axis=1)
+    return found
+
+
+def means(samples: Doubles) -> Doubles:
+    """Mean of each of several samples (samples, n)."""
+    found: Doubles = samples.mean(axis=1)
+    return found
+
+
 def bootstrap(
     values: Sequence[float] | Doubles,
-    statistic: Callable[[Doubles], float] = median,
+    statistic: Callable[[Doubles], Doubles] = medians,
     *,
     level: float = LEVEL,
     resamples: int = RESAMPLES,
@@ -70,7 +89,7 @@ def bootstrap(
 
     Args:
         values: one per run; rows where several quantities of a run, or of a pair of runs, belong together.
-        statistic: of such an array.
+        statistic: of many samples at once, (samples, n) or (samples, n, k); one value each.
         level: share of resamples inside the interval.
         resamples: how often to draw n values with replacement.
 
@@ -82,7 +101,9 @@ def bootstrap(
     data = np.asarray(values, dtype=np.float64)
     rng = np.random.default_rng(_SEED)
     draws = rng.integers(len(data), size=(resamples, len(data)))
-    replicates = np.array([statistic(data[draw]) for draw in draws])
+    at_once = max(1, DRAWN_AT_ONCE // len(data))
+    parts = [statistic(data[draws[start : start + at_once]]) for start in range(0, resamples, at_once)]
+    replicates = np.concatenate(parts)
     unknown, tail = np.isnan(replicates), (1 - level) / 2
     low, high = np.where(unknown, -np.inf, replicates), np.where(unknown, np.inf, replicates)
     # Between two neighbours one of them is taken, so that infinity is fine.
@@ -260,10 +281,10 @@ def compare_paired(ours: Sequence[float], theirs: Sequence[float]) -> Comparison
     return Comparison(
         pairs=len(pairs),
         both=len(finite),
-        median_ratio=_median_ratio(pairs),
-        median_interval=_ratios(bootstrap(pairs, _median_ratio)),
-        mean_ratio=_mean_ratio(finite) if len(finite) else None,
-        mean_interval=bootstrap(finite, _mean_ratio) if len(finite) > 1 else None,
+        median_ratio=float(_median_ratios(pairs[None])[0]),
+        median_interval=_ratios(bootstrap(pairs, _median_ratios)),
+        mean_ratio=float(_mean_ratios(finite[None])[0]) if len(finite) else None,
+        mean_interval=bootstrap(finite, _mean_ratios) if len(finite) > 1 else None,
         p_value=sign_flip_test(signed_ranks(differences)),
         improvement=probability_of_improvement(pairs[:, 0], pairs[:, 1]),
     )
@@ -282,14 +303,17 @@ def band(curves: Sequence[Any], *, resamples: int = 300) -> tuple[Doubles, Doubl
     return data.mean(0), low, high
 
 
-def _median_ratio(pairs: Doubles) -> float:
-    ours, theirs = median(pairs[:, 0]), median(pairs[:, 1])
-    return math.nan if math.isinf(ours) and math.isinf(theirs) else ours / theirs
+def _median_ratios(pairs: Doubles) -> Doubles:
+    ours, theirs = medians(pairs).T
+    with np.errstate(invalid="ignore"):
+        ratios: Doubles = ours / theirs
+    return ratios
 
 
-def _mean_ratio(pairs: Doubles) -> float:
+def _mean_ratios(pairs: Doubles) -> Doubles:
     logs = np.log(pairs)
-    return float(np.exp(np.mean(logs[:, 0] - logs[:, 1])))
+    ratios: Doubles = np.exp((logs[..., 0] - logs[..., 1]).mean(axis=1))
+    return ratios
 
 
 def _ratios(interval: tuple[float, float]) -> tuple[float, float]:

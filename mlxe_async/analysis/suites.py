@@ -15,13 +15,13 @@ import numpy as np
 
 from mlxe_async.analysis import scores
 from mlxe_async.analysis.outcomes import Outcome
-from mlxe_async.analysis.statistics import LEVEL, RESAMPLES, Doubles, iqm
+from mlxe_async.analysis.statistics import LEVEL, RESAMPLES, Doubles, iqms
 from mlxe_async.analysis.tables import Table, number
 
 POINTS = 101
 _SEED = 20_260_102
-Statistic = Callable[[Sequence[Doubles]], float]
-"""A number made of the normalised scores of each task."""
+Statistic = Callable[[Sequence[Doubles]], Doubles]
+"""A number made of the normalised scores of each task, (..., runs of the task): one for each draw, (...)."""
 
 
 @dataclass(frozen=True)
@@ -86,40 +86,42 @@ def normalised(runs: Mapping[str, Sequence[Result]], levels: Mapping[str, Level]
     ]
 
 
-def iqm_of(tasks: Sequence[Doubles]) -> float:
+def iqm_of(tasks: Sequence[Doubles]) -> Doubles:
     """Interquartile mean over all runs of all tasks."""
-    return iqm(np.concatenate(tasks))
+    return iqms(np.concatenate(tasks, axis=-1))
 
 
-def median_of(tasks: Sequence[Doubles]) -> float:
+def median_of(tasks: Sequence[Doubles]) -> Doubles:
     """Median over the tasks of the means of their runs."""
-    return float(np.median([one.mean() for one in tasks]))
+    found: Doubles = np.median([one.mean(axis=-1) for one in tasks], axis=0)
+    return found
 
 
-def mean_of(tasks: Sequence[Doubles]) -> float:
+def mean_of(tasks: Sequence[Doubles]) -> Doubles:
     """Mean over the tasks of the means of their runs."""
-    return float(np.mean([one.mean() for one in tasks]))
+    found: Doubles = np.mean([one.mean(axis=-1) for one in tasks], axis=0)
+    return found
 
 
-def optimality_gap(tasks: Sequence[Doubles]) -> float:
+def optimality_gap(tasks: Sequence[Doubles]) -> Doubles:
     """By how much runs fall short of the reference, in the mean; what lies beyond it does not count. Less is better."""
-    return float(np.mean([np.maximum(0.0, 1.0 - one).mean() for one in tasks]))
+    found: Doubles = np.mean([np.maximum(0.0, 1.0 - one).mean(axis=-1) for one in tasks], axis=0)
+    return found
 
 
-def resampled(tasks: Sequence[Doubles], resamples: int = RESAMPLES) -> list[list[Doubles]]:
-    """Draw runs with replacement within each task, as many as it has; from a fixed seed."""
+def resampled(tasks: Sequence[Doubles], resamples: int = RESAMPLES) -> list[Doubles]:
+    """Draw runs with replacement within each task, as many as it has, (resamples, runs); from a fixed seed."""
     rng = np.random.default_rng(_SEED)
-    draws = [one[rng.integers(len(one), size=(resamples, len(one)))] for one in tasks]
-    return [[one[index] for one in draws] for index in range(resamples)]
+    return [one[rng.integers(len(one), size=(resamples, len(one)))] for one in tasks]
 
 
 def with_interval(tasks: Sequence[Doubles], statistic: Statistic) -> tuple[float, tuple[float, float] | None]:
     """A statistic, and its 95 % stratified bootstrap interval; None where each task has one run, or none."""
+    told = float(statistic(tasks))
     if all(len(one) < 2 for one in tasks):
-        return statistic(tasks), None
-    values = [statistic(drawn) for drawn in resampled(tasks)]
-    low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return statistic(tasks), (float(low), float(high))
+        return told, None
+    low, high = np.quantile(statistic(resampled(tasks)), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return told, (float(low), float(high))
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ def profiles(results: Results, levels: Mapping[str, Level]) -> dict[str, Profile
 
     told = {}
     for name, tasks in found.items():
-        drawn = np.array([shares(one) for one in resampled(tasks)])
+        drawn = np.array([shares(one) for one in zip(*resampled(tasks), strict=True)])
         low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
         told[name] = Profile(at, shares(tasks), low, high)
     return told

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from mlxe_async.analysis.scores import mean_with_interval
-from mlxe_async.analysis.statistics import FEWEST_RUNS, bootstrap
+from mlxe_async.analysis.statistics import FEWEST_RUNS, bootstrap, means
 from mlxe_async.analysis.tables import Table, shown
 
 State = Literal["complete", "pruned", "diverged", "failed", "refused", "running"]
@@ -176,7 +176,7 @@ class Verdict:
         """Its 95 % bootstrap interval; None for too few seeds, see `FEWEST_RUNS`, or where a run failed."""
         if len(self.seeds) < FEWEST_RUNS or not all(map(math.isfinite, self._differences)):
             return None
-        return bootstrap(self._differences, lambda drawn: float(drawn.mean()))
+        return bootstrap(self._differences, means)
 
     @property
     def is_better(self) -> bool:

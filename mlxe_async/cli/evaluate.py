@@ -137,14 +137,14 @@ def summary(returns: Sequence[float]) -> dict[str, Any]:
 
     The deviation is that of a sample (n - 1). The interval is a percentile bootstrap. Both need two values.
     """
-    from mlxe_async.analysis.statistics import bootstrap
+    from mlxe_async.analysis.statistics import bootstrap, means
 
     values = np.asarray(returns, dtype=np.float64)
     several = len(values) > 1
     return {
         "mean": float(values.mean()),
         "deviation": float(values.std(ddof=1)) if several else None,
-        "interval": list(bootstrap(values, lambda drawn: float(drawn.mean()))) if several else None,
+        "interval": list(bootstrap(values, means)) if several else None,
         "min": float(values.min()),
         "max": float(values.max()),
     }

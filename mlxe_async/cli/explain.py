@@ -10,7 +10,7 @@ from typing import Any
 
 from mlxe_async.cli.arguments import WIDTH
 from mlxe_async.settings import settings_schema, toml_value
-from mlxe_async.settings.problems import expected
+from mlxe_async.settings.problems import expected, schema_of
 
 _DEFINED = "#/$defs/"
 _BESIDE = {"distributions", "interface", "optional_verbs"}  # files beside the papers
@@ -73,7 +73,7 @@ def algorithm_explained(name: str) -> Iterator[str]:
     from mlxe_async.algorithms import load_algorithm
 
     algorithm = load_algorithm(name)
-    schema = algorithm.Settings.model_json_schema()
+    schema = schema_of(algorithm.Settings)
     yield from textwrap.wrap(f"[algorithm]  {' '.join(schema.get('description', '').split())}", WIDTH)
     yield f"  name = {toml_value(name)}"
     yield from _keys(schema["properties"], schema, schema)
@@ -107,7 +107,7 @@ def key_explained(name: str) -> list[str]:
             if about is not None and only in ("", table) and key != "name" and f"[{table}]" not in lines:
                 lines += [f"[{table}]", *_keys({key: about}, variant, schema)]
     for algorithm in REGISTRY if only in ("", "algorithm") else ():
-        own = load_algorithm(algorithm).Settings.model_json_schema()
+        own = schema_of(load_algorithm(algorithm).Settings)
         if key in own["properties"]:
             told = list(_keys({key: own["properties"][key]}, own, own))
             lines += [f"[algorithm]  of {algorithm}", *told]

@@ -136,7 +136,7 @@ def describe(
         prefix: where the model's table stands in the file, such as `("algorithm",)`.
         written: the settings, by which names of other packages are told.
     """
-    schema = _schema(model)
+    schema = schema_of(model)
     found: dict[Problem, None] = {}
     for item in error.errors(include_url=False):
         for problem in _problems_of(item, schema, prefix, written or Written()):
@@ -193,9 +193,10 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
             yield from _models_in(member)
 
 
-@functools.lru_cache(maxsize=16)
-def _schema(model: type[BaseModel]) -> Mapping[str, Any]:
-    return model.model_json_schema()  # takes 50 ms for the whole tree
+@functools.lru_cache(maxsize=64)
+def schema_of(model: type[BaseModel]) -> Mapping[str, Any]:
+    """A model's JSON schema, made once, as that of the whole tree takes 50 ms; it is not to be changed."""
+    return model.model_json_schema()
 
 
 @dataclass
@@ -284,7 +285,7 @@ def _unknown(key: str, value: Any, path: Path, spot: _Spot, schema: Mapping[str,
 
 def expected_at(model: type[BaseModel], path: Path) -> str:
     """Return what a key of a model may be, in words; empty if the model has no such key."""
-    schema = _schema(model)
+    schema = schema_of(model)
     node: Mapping[str, Any] = schema
     for part in path:
         members = [_resolved(one, schema) for one in node.get("oneOf", [node])]

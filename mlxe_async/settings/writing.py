@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from mlxe_async.settings.effects import idle as without_effect
 from mlxe_async.settings.model import Settings
-from mlxe_async.settings.problems import Path
+from mlxe_async.settings.problems import Path, schema_of
 from mlxe_async.storage.safe_text import redact
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
@@ -54,12 +54,12 @@ def settings_schema(algorithms: Mapping[str, type[BaseModel]] | None = None) -> 
         algorithms: the `Settings` of the algorithms that `[algorithm]` may name, by name; the keys of any other are
             open. Without it the keys of all are.
     """
-    schema = Settings.model_json_schema()
+    schema = _untitled(schema_of(Settings))
     kind = schema["$defs"]["IsSchedule"]  # what a schedule is that does not say its kind
     kind["required"] = [key for key in kind["required"] if key != "kind"]
     if algorithms:
-        schema["$defs"].update(_algorithms(schema["$defs"]["AlgorithmTable"], algorithms))
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **_untitled(schema)}
+        schema["$defs"].update(_untitled(_algorithms(schema["$defs"]["AlgorithmTable"], algorithms)))
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
 def _algorithms(table: dict[str, Any], algorithms: Mapping[str, type[BaseModel]]) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def _algorithms(table: dict[str, Any], algorithms: Mapping[str, type[BaseModel]]
 
 
 def _untitled(node: Any) -> Any:
-    """Without the titles that pydantic makes of names: they only repeat them."""
+    """Return a copy without the titles that pydantic makes of names: they only repeat them."""
     if isinstance(node, dict):
         return {key: _untitled(value) for key, value in node.items() if not (key == "title" and isinstance(value, str))}
     return [_untitled(item) for item in node] if isinstance(node, list) else node

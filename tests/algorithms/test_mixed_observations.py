@@ -387,7 +387,7 @@ def test_the_network_is_told_in_words():
     )
 
 
-@pytest.mark.parametrize("answer", ["eye", "speed"])
+@pytest.mark.parametrize("answer", ["eye", pytest.param("speed", marks=pytest.mark.long)])
 def test_ppo_learns_what_only_the_picture_or_only_the_numbers_say(answer):
     spaces, wide = parted(SPEED, EYE, actions=2), {**LAYERS, "common": (64,)}
     learner = agent("ppo", spaces, learns=True, epochs=2, minibatch=32, learning_rate=3e-3, **wide)

@@ -279,7 +279,12 @@ def test_the_same_seed_and_batches_give_the_same_weights_bit_for_bit():
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"correction": "vtrace", "n_step": 2}, {"value_scale": "survival"}, {"layer_norm": True}],
+    [
+        {},
+        pytest.param({"correction": "vtrace", "n_step": 2}, marks=pytest.mark.long),
+        {"value_scale": "survival"},
+        pytest.param({"layer_norm": True}, marks=pytest.mark.long),
+    ],
 )
 def test_it_learns_to_keep_out_of_the_step_that_ends_the_world(settings):
     """One-step worlds: the action on the side of the observation lives on, the other one ends the episode."""

@@ -179,7 +179,7 @@ def test_what_does_not_go_together_is_refused_with_a_reason(fields, word):
         algorithm(algorithm.Settings(**fields), Spaces(SHAPE, "|u1", 3), seed=0, learns=False)
 
 
-@pytest.mark.parametrize("epochs", [1, 2])
+@pytest.mark.parametrize("epochs", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_ppo_learns_which_picture_is_which(epochs):
     algorithm = load_algorithm("ppo")
     settings = algorithm.Settings(**LOOK, epochs=epochs, minibatch=32, learning_rate=3e-3, learning_rate_last=3e-3)

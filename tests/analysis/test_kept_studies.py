@@ -48,7 +48,7 @@ def test_every_study_of_the_page_is_kept():
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.long)
         for name in sorted({*KEPT, "pooled"} - BY_HAND)
     ],
 )

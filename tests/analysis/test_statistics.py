@@ -13,6 +13,7 @@ from mlxe_async.analysis.statistics import (
     compare_paired,
     iqm,
     kaplan_meier,
+    means,
     median,
     probability_of_improvement,
     share_bound,
@@ -42,8 +43,8 @@ def test_failures_are_worse_than_anything():
 
 def test_the_bootstrap_interval_is_that_of_all_resamples():
     # Of two values there are four resamples: (1, 1), (1, 3), (3, 1), (3, 3).
-    assert bootstrap([1, 3], lambda v: float(v.mean())) == (1, 3)
-    assert bootstrap([1, 3], lambda v: float(v.mean()), level=0.4) == (2, 2)
+    assert bootstrap([1, 3], means) == (1, 3)
+    assert bootstrap([1, 3], means, level=0.4) == (2, 2)
     # Of 5 values: the median of a resample is a value; the interval is where the share of all 5^5 resamples says.
     values = [1.0, 2.0, 4.0, 8.0, 16.0]
     medians = sorted(sorted(draw)[2] for draw in itertools.product(values, repeat=5))

@@ -57,7 +57,7 @@ def test_the_aggregates_are_those_of_the_paper():
 
 def test_runs_are_drawn_within_their_own_task():
     scores = [np.array([0.0, 0.0, 0.0]), np.array([1.0, 2.0, 3.0])]
-    drawn = resampled(scores, 50)
+    drawn = [*zip(*resampled(scores, 50), strict=True)]
     assert len(drawn) == 50
     assert all(first.tolist() == [0.0] * 3 and set(second) <= {1.0, 2.0, 3.0} for first, second in drawn)
     assert len({tuple(second) for _, second in drawn}) > 5

@@ -25,7 +25,7 @@ from typing import Any
 from recorded import RESULTS, Job, Record, complete, last_tests, read, tabled
 
 from mlxe_async import load_settings
-from mlxe_async.analysis.statistics import bootstrap, iqm
+from mlxe_async.analysis.statistics import bootstrap, iqm, iqms
 from mlxe_async.errors import MlxeError
 
 FIRST_SEED = 1000
@@ -47,7 +47,7 @@ def row_of(records: Sequence[Record], references: Sequence[Mapping[str, Any]]) -
     first, known = records[0], reference_for(records[0], references)
     counted = (lambda record: record["final"]) if known.get("judged") == "final" else last_tests
     values = [-math.inf if record["failed"] else counted(record) for record in records]
-    low, high = bootstrap(values, iqm)
+    low, high = bootstrap(values, iqms)
     bar, clears = "", ""
     if "bar" in known:
         bar = f"{known['bar']:,} at {known['steps']:,}"

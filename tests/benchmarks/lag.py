@@ -62,12 +62,12 @@ def share_of(runs: Sequence[Record], unlagged: Sequence[Record]) -> tuple[float,
     pairs = np.array([[area(record), known[record["seed"]]] for record in runs if record["seed"] in known])
     if not len(pairs):
         return float("nan"), (float("nan"), float("nan"))
-    return _ratio(pairs), bootstrap(pairs, _ratio)
+    return float(_ratios(pairs[None])[0]), bootstrap(pairs, _ratios)
 
 
-def _ratio(pairs: Any) -> float:
-    ours, theirs = pairs.sum(0)
-    return float(ours / theirs)
+def _ratios(pairs: Any) -> Any:
+    ours, theirs = pairs.sum(1).T
+    return ours / theirs
 
 
 def table(records: Sequence[Record]) -> list[str]:

@@ -24,7 +24,7 @@ import numpy as np
 from lag import area
 from recorded import RESULTS, ROOT, Job, Record, complete, read, tabled, tell
 
-from mlxe_async.analysis.statistics import bootstrap, probability_of_improvement
+from mlxe_async.analysis.statistics import bootstrap, means, probability_of_improvement
 from mlxe_async.errors import MlxeError
 
 LAG, FIRST_SEED = 16, 3000
@@ -62,7 +62,7 @@ def table(records: Sequence[Record]) -> list[str]:
         runs = [one for one in records if one["name"] == name]
         if not runs:
             continue
-        low, high = bootstrap(np.array(found)[:, None], lambda some: float(some.mean()))
+        low, high = bootstrap(found, means)
         chance = between = ""
         if name not in ("fifo", "no lag") and areas["fifo"]:
             chance = f"{better(found, areas['fifo']):.2f}"

@@ -15,8 +15,12 @@ SLACK = 5
 
 def docstrings_of(source):
     """Docstrings of a file's modules, classes, functions and attributes: strings that are statements."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+    nodes: list[ast.AST] = [ast.parse(source)]
+    while nodes:
+        node = nodes.pop()
+        if not isinstance(node, ast.Expr):
+            nodes += [one for one in ast.iter_child_nodes(node) if not isinstance(one, ast.expr)]
+        elif isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield node.value.value
 
 

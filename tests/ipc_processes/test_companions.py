@@ -142,8 +142,16 @@ def test_what_it_has_forked_ends_with_it(run):
         run(main)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda one: one.name)
-@pytest.mark.parametrize("stopped", [False, True], ids=["running", "stopped"])
+@pytest.mark.parametrize(
+    ("stopped", "number"),
+    [
+        (False, signal.SIGKILL),
+        pytest.param(False, signal.SIGTERM, marks=pytest.mark.long),
+        pytest.param(True, signal.SIGKILL, marks=pytest.mark.long),
+        pytest.param(True, signal.SIGTERM, marks=pytest.mark.long),
+    ],
+    ids=["running-SIGKILL", "running-SIGTERM", "stopped-SIGKILL", "stopped-SIGTERM"],
+)
 def test_none_outlives_its_supervisor(number, stopped):
     environment = {**os.environ, "PYTHONPATH": f"{HERE}:{HERE.parents[1]}"}
     arguments = [sys.executable, HERE / "companions.py", "waits", "never_ends"]

@@ -184,7 +184,7 @@ async def _life_of_a_run(crash):
             await nursery.stop()
 
 
-@pytest.mark.parametrize("crash", [False, True], ids=["quiet", "crash"])
+@pytest.mark.parametrize("crash", [False, pytest.param(True, marks=pytest.mark.long)], ids=["quiet", "crash"])
 def test_a_run_cancelled_at_any_moment_leaves_nothing_behind(run, crash):
     async def cancelled_at(turn):
         run_ = CancelledAt(_life_of_a_run(crash), turn)

@@ -52,7 +52,11 @@ def test_a_stopped_child_dies_with_its_supervisor():
     assert all(leaks.gone(pid, 5) for pid in pids)
 
 
-@pytest.mark.parametrize("stopped", [[0], [1], [0, 1]], ids=["nursery", "guard", "both"])
+@pytest.mark.parametrize(
+    "stopped",
+    [pytest.param([0], marks=pytest.mark.long), pytest.param([1], marks=pytest.mark.long), [0, 1]],
+    ids=["nursery", "guard", "both"],
+)
 def test_who_is_stopped_ends_with_the_supervisor_and_takes_all_along(stopped):
     run, pids = supervisor()
     for which in stopped:

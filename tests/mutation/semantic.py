@@ -69,19 +69,22 @@ def _mutant(entry: dict[str, str]) -> Mutant:
     missing = "\n" * (before.count("\n") - after.count("\n"))
     whole_lines = original[start - 1] == "\n"
     source = original.replace(before, missing + after if whole_lines else after + missing)
-    compile(source, file, "exec")
     line = original[:start].count("\n") + 1
     return Mutant(file, line, _changed(original, source), entry["kind"], before.strip(), after.strip(), source)
 
 
+def _functions(source: str) -> dict[str, tuple[str, Any]]:
+    """Name, and code without that of functions inside, of each function by position and name."""
+    codes = survivors._codes(compile(source, "", "exec"))
+    return {key: (code.co_qualname, survivors._shallow(code)) for key, code in codes.items()}
+
+
+_functions_before = functools.cache(_functions)  # most files have several mutants
+
+
 def _changed(original: str, source: str) -> str:
     """The outermost function that differs; "" where it is not one alone."""
-    before, after = (survivors._codes(compile(text, "", "exec")) for text in (original, source))
-    both = before.keys() & after.keys()
-    names = {
-        after[key].co_qualname for key in both if survivors._shallow(before[key]) != survivors._shallow(after[key])
-    }
-    names |= {{**before, **after}[key].co_qualname for key in before.keys() ^ after.keys()}
+    names = {name for _, (name, _) in _functions_before(original).items() ^ _functions(source).items()}
     outer = {name.split(".<locals>")[0] for name in names}
     return outer.pop() if len(outer) == 1 and "" not in outer else ""
 

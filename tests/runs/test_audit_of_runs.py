@@ -41,6 +41,7 @@ def test_a_difference_before_anything_learned_is_published_falls_back_to_the_fil
     assert result.weights_hash == written.weights_hash
 
 
+@pytest.mark.long
 def test_the_same_run_is_right_where_it_is_done_as_it_is_written(live):
     result, run = live(algorithm=WRONG, schedule=SCHEDULE, stop={"env_steps": 500}, learner={"fast": False})
     assert result.exit_code == 0

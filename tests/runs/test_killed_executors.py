@@ -50,7 +50,9 @@ def compared(live, name, steps, kills, seed, most_s):
     return deaths(lines)
 
 
-@pytest.mark.parametrize("name", ["ppo", pytest.param("dqn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", [pytest.param("ppo", marks=pytest.mark.long), pytest.param("dqn", marks=pytest.mark.slow)]
+)
 def test_killed_executors_change_no_weight(live, name):
     assert compared(live, name, 3000, 2, 1, 0.05) == 2
 

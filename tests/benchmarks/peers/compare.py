@@ -37,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from kept import processor
 
-from mlxe_async.analysis.statistics import bootstrap
+from mlxe_async.analysis.statistics import bootstrap, means
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -313,7 +313,7 @@ def summary(row: str, lines: list[dict[str, Any]]) -> dict[str, Any]:
             result[extra] = statistics.median(seen)
     if row == "ppo-lstm":
         returns = [line["mean_return"] for line in good]
-        low, high = bootstrap(returns, statistics.fmean)
+        low, high = bootstrap(returns, means)
         result |= {"mean_return": statistics.fmean(returns), "return_low": low, "return_high": high}
     return result
 

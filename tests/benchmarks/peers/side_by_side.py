@@ -21,8 +21,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent / "scripts"))
 
@@ -30,7 +28,7 @@ import compare
 from kept import processor
 from tasks_to_learn import ROWS
 
-from mlxe_async.analysis.statistics import bootstrap
+from mlxe_async.analysis.statistics import bootstrap, means
 
 FIRST_SEED = 2000
 KEPT = Path(__file__).parents[1] / "results" / "side_by_side.jsonl"
@@ -93,7 +91,7 @@ def table(lines: Sequence[Line]) -> list[str]:
         for peer in dict.fromkeys(line["peer"] for line in of_row):
             mine = [line for line in of_row if line["peer"] == peer]
             seconds, returns = [line["seconds"] for line in mine], [line["reached"] for line in mine]
-            low, high = bootstrap(returns, lambda some: float(np.mean(some)))
+            low, high = bootstrap(returns, means)
             compiled = [line["seconds"] - line.get("compiling_seconds", 0.0) for line in mine]
             for what, took in {"": seconds, ", compiling left out": compiled}.items():
                 if what and compiled == seconds:
