@@ -140,7 +140,9 @@ def test_a_nursery_that_is_killed_takes_all_with_it_and_all_come_back(live):
     balanced(run)
 
 
-@pytest.mark.parametrize("unfinished", ["keep", pytest.param("drop", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "unfinished", [pytest.param("keep", marks=pytest.mark.long), pytest.param("drop", marks=pytest.mark.slow)]
+)
 def test_a_lane_that_short_rollouts_have_filled_is_emptied_before_the_round_ends(live, unfinished):
     result, run = live(
         schedule={"kind": "ia", "unfinished": unfinished},

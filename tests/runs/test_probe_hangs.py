@@ -124,6 +124,7 @@ def wait_for(run, file):
         assert time.monotonic() < deadline
 
 
+@pytest.mark.long
 def test_a_stop_that_is_requested_while_executors_start_is_told_in_the_log(live):
     async def body(run):
         await run.saw("run_start")

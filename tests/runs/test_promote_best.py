@@ -40,6 +40,7 @@ def test_the_learner_goes_back_exactly_when_the_episodes_say_so(live, kind):
     assert len(told_by(run)) >= 2
 
 
+@pytest.mark.long
 def test_by_steps_the_result_is_the_sum_over_all_executors(live):
     learner = {"promote_best": 2, "promote_by": "steps"}
     _, run = live(schedule={"kind": "serial", "executors": 2}, learner=learner, stop={"episodes": 30})

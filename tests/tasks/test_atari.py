@@ -262,7 +262,7 @@ def test_doing_nothing_at_the_start_makes_games_differ_by_their_seeds():
     ("env", "sticky"),
     [
         ("ALE/Seaquest-v5", 0.0),  # a reset Seaquest keeps a byte of the game before
-        (BREAKOUT, 0.25),
+        pytest.param(BREAKOUT, 0.25, marks=pytest.mark.long),
         pytest.param("ALE/Seaquest-v5", 0.25, marks=pytest.mark.slow),
         pytest.param(BREAKOUT, 0.0, marks=pytest.mark.slow),
     ],

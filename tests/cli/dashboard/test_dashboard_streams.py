@@ -120,6 +120,7 @@ def test_a_run_that_lives_and_then_dies_is_told_as_such(tmp_path, quick):
     within(main)
 
 
+@pytest.mark.long
 def test_a_resumption_that_makes_lines_void_has_the_page_begin_anew(tmp_path, quick, monkeypatch):
     monkeypatch.setattr(watching, "ANEW_S", 0.0)
     growing = Growing(tmp_path, seconds=5)
