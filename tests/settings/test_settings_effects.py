@@ -269,6 +269,14 @@ def test_where_there_are_it_is_taken(source):
     assert judged(source)
 
 
+def test_a_push_is_of_one_rollout_and_gathers_no_rows():
+    pushing = {"kind": "oa", "gradients": "executors"}
+    (line,) = refusal(of("a2c", pushing, rows_per_update=500))
+    assert 'algorithm.rows_per_update: has no effect with schedule.gradients = "executors"' in line
+    assert judged(of("a2c", pushing | {"kind": "is"}, rows_per_update=500))
+    assert judged(of("impala", {"kind": "oa"}, rows_per_update=500))
+
+
 def test_what_the_actions_switch_off_is_told_by_the_task():
     (line,) = refusal(of("ppo", log_std=0.0))
     why = 'has no effect with task.env = "CartPole-v1" (its actions are discrete, not box); take it out'

@@ -60,7 +60,9 @@ normalise = shared(
     "Show (obs - mean) / deviation of what was seen so far; of pictures, numbers beside them.", stays=True
 )
 rows_per_update = shared(
-    "Rows to gather before an update; more are smoother and fewer steps. 0: one rollout of each executor.", ge=0
+    "Rows to gather before an update; more are smoother and fewer steps. 0: one rollout of each executor.",
+    'schedule.gradients == "learner" or schedule.kind != "oa"',
+    ge=0,
 )
 activation = shared("relu learns sharp values fast, tanh bounds what is far away.", "layers", stays=True)
 value_coefficient = shared("Higher favours the critic in layers that are shared.", ge=0)
