@@ -51,8 +51,8 @@ def iqms(samples: Doubles) -> Doubles:
     edges = np.arange(count + 1) / count
     weights = np.clip(np.minimum(edges[1:], 0.75) - np.maximum(edges[:-1], 0.25), 0.0, None)
     inside = weights > 1e-12
-    means: Doubles = np.sum(ordered[..., inside] * weights[inside], axis=-1) / weights[inside].sum()
-    return means
+    found: Doubles = np.sum(ordered[..., inside] * weights[inside], axis=-1) / weights[inside].sum()
+    return found
 
 
 def median(values: Sequence[float] | Doubles) -> float:
