@@ -131,6 +131,7 @@ def test_a_second_signal_stops_at_once(tmp_path):
     assert err.splitlines()[-1] == "stopped at once by a second signal after SIGTERM"
 
 
+@pytest.mark.long
 def test_under_nohup_a_hang_up_is_ignored(tmp_path):
     with start(
         "good.toml", folder=tmp_path, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -134,7 +134,11 @@ def test_a_processor_of_structlogs_has_a_part_in_every_line_of_the_log(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("seed", "count"), [(4, 2), *(pytest.param(seed, 10, marks=pytest.mark.slow) for seed in range(50, 55))]
+    ("seed", "count"),
+    [
+        pytest.param(4, 2, marks=pytest.mark.long),
+        *(pytest.param(seed, 10, marks=pytest.mark.slow) for seed in range(50, 55)),
+    ],
 )
 def test_cancelled_at_any_moment_it_leaves_nothing(tmp_path, seed, count):
     chance = random.Random(seed)  # noqa: S311 - chooses moments, guards no secret

@@ -31,7 +31,10 @@ def played_by(policy, env, episodes=3):
     return returns
 
 
-@pytest.mark.parametrize("kwargs", [{}, pytest.param({"pictures": True, "texts": True}, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kwargs",
+    [pytest.param({}, marks=pytest.mark.long), pytest.param({"pictures": True, "texts": True}, marks=pytest.mark.slow)],
+)
 def test_ppo_solves_a_task_that_shows_a_dict_and_its_policy_takes_the_dict(live, kwargs):
     task = {**lamps(**kwargs), **({"observe": ["lamp", "shift"]} if kwargs.get("texts") else {})}
     scaled = {"input_scale": [1.0] * 3 + [1 / 255] * 6} if kwargs else {}

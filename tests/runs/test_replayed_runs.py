@@ -104,6 +104,7 @@ def test_ten_of_ten_come_out_again(live, kind, seed):
     assert again.replayed.startswith("all ")
 
 
+@pytest.mark.long
 def test_another_environment_is_told_apart_at_the_first_rollout(live):
     first = recorded(live, schedule=OA, stop={"env_steps": 300})
     file = first.run_dir / "settings.toml"

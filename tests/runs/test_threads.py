@@ -13,6 +13,7 @@ def under_is(live, **tables):
     return live(**{**tables, "schedule": {**tables.get("schedule", {}), "kind": "is"}})
 
 
+@pytest.mark.long
 def test_threads_change_nothing_in_what_is_learned(live, undisturbed):
     threads, threads_run = live(schedule={"kind": "istb"}, **TESTED)
     processes, processes_run = undisturbed

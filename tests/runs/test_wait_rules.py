@@ -37,7 +37,12 @@ class Trace:
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param("istb", marks=pytest.mark.slow), pytest.param("is", marks=pytest.mark.slow), "ia"]
+    "kind",
+    [
+        pytest.param("istb", marks=pytest.mark.slow),
+        pytest.param("is", marks=pytest.mark.slow),
+        pytest.param("ia", marks=pytest.mark.long),
+    ],
 )
 def test_no_executor_begins_a_round_before_the_last_one_was_published_and_tested(live, kind):
     async def some_rounds(run):
