@@ -69,9 +69,9 @@ def test_two_of_three_seeds_reach_the_bar(name, tmp_path):
 @pytest.mark.parametrize("name", BARS)
 def test_a_broken_learner_stays_below_the_floor(name, tmp_path):
     replays = name in ("ddpg-pendulum", "ddpg-distributed-pendulum", "td3-pendulum", "sac-pendulum")
-    still = {"learning_rate": 1e-12, "critic_learning_rate" if replays else "learning_rate_last": 1e-12}
-    if name == "oa":  # its rate falls by episodes, to a least one
-        still = {"learning_rate": 1e-12, "learning_rate_min": 0}
-    rates = [f"algorithm.{key}={rate}" for key, rate in still.items()]
-    env, value = mean_return(name, 5_000, SEEDS[0], tmp_path / "broken", *rates)
+    rates = {"learning_rate": 1e-12, "critic_learning_rate" if replays else "learning_rate_last": 1e-12}
+    if name == "oa":  # MLxE's falls by episodes, down to a least one
+        rates = {"learning_rate": 1e-12, "learning_rate_min": 0}
+    still = [f"algorithm.{key}={rate}" for key, rate in rates.items()]
+    env, value = mean_return(name, 5_000, SEEDS[0], tmp_path / "broken", *still)
     assert value < FLOORS[env]
