@@ -83,7 +83,8 @@ def _text(source: str | os.PathLike[str], label: str) -> str:
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise Unreadable(f"{label}:1: got something that is not a regular file, expected a settings file")
-        data = os.read(descriptor, MAXIMUM_BYTES + 1)
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            data = file.read(MAXIMUM_BYTES + 1)
     except OSError as error:
         raise Unreadable(f"{label}:1: cannot be read ({error.strerror}), expected a settings file") from None
     finally:

@@ -256,7 +256,9 @@ def _rotate(path: Path) -> None:
     with path.open("r+b") as source:
         old = os.open(f"{path}.1", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
         try:
-            os.sendfile(old, source.fileno(), size - OUTPUT_LIMIT, OUTPUT_LIMIT)
+            at = size - OUTPUT_LIMIT
+            while at < size and (moved := os.sendfile(old, source.fileno(), at, size - at)):
+                at += moved
         finally:
             os.close(old)
         # Writers append, so they go on at the new end.
