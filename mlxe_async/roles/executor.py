@@ -248,9 +248,11 @@ class Executor:
                 self._begin_all(attempt)
             taken += 1
             last_step = self.plan.sync != "episode" and taken >= self.plan.rollout_steps
+            ended = len(episodes["env"])
             written = self._one_step(rng, episodes, last_step=last_step, recording=recording)
             rows += written
-            if last_step or (self.plan.sync != "rollout" and episodes["env"]):
+            is_over = self.plan.sync != "rollout" and len(episodes["env"]) > ended and rows >= self.plan.least_rows
+            if last_step or is_over:
                 break
             is_full = most_rows is not None and rows >= most_rows
             if cut := is_full or (unfinished is not None and self._asked() > rollout):

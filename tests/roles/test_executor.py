@@ -23,6 +23,7 @@ def make(
     weights=None,
     fault_limit=3,
     nonfinite="abort_episode",
+    least_rows=0,
     places=None,
     legacy=None,
     episodes=None,
@@ -41,6 +42,7 @@ def make(
         fault_window_s=60.0,
         nonfinite=nonfinite,
         tells_memory=True,
+        least_rows=least_rows,
     )
     lane = lane or FakeLane(BLOCK)
     said, waits = [], []
@@ -68,6 +70,19 @@ def test_a_rollout_is_one_episode_whatever_the_size_of_a_block():
     assert rows["last"].tolist() == [0] * 9 + [1]
     assert [count for _, count, _ in lane.blocks] == [4, 4, 2]
     assert report["episodes"]["return"][0] == 10.0
+
+
+@pytest.mark.parametrize(("least", "rows"), [(0, 3), (3, 3), (4, 6), (6, 6), (7, 9)])
+def test_whole_episodes_are_gathered_until_they_have_as_many_rows_as_are_wanted(least, rows):
+    executor, lane, _, _ = make(FakeTask([3]), least_rows=least)
+    report = executor.generate(rollout=0)
+    episodes = rows // 3
+    assert report["rows"] == rows
+    assert report["episodes"]["steps"] == [3] * episodes
+    kept = lane.rows(BLOCK)
+    assert kept["last"].tolist() == [0] * (rows - 1) + [1]
+    assert kept["terminated"].tolist() == [0, 0, 1] * episodes
+    assert kept["episode"].tolist() == np.repeat(np.arange(episodes), 3).tolist()
 
 
 class _SmallLane(FakeLane):

@@ -12,7 +12,7 @@ TABLES = {
     "a2c": {"policy": [16], "value": [16]},
     "impala": {"policy": [16], "value": [16]},
     "ppo": {"policy": [16], "value": [16], "epochs": 2, "minibatch": 16},
-    "reinforce": {"policy": [16]},
+    "reinforce": {"policy": [16], "rows_per_update": 30},
 }
 
 REPLAY = {"batch": 16, "start_rows": 64, "train_every": 8}
@@ -90,9 +90,14 @@ def test_gradients_of_older_weights_are_compensated(live, compensation):
 @pytest.mark.long
 def test_returns_that_are_compared_with_other_episodes_are_pushed_whatever_their_lengths(live):
     schedule = {"kind": "oa", "gradients": "executors", "executors": 3, "combine": "mean", "mean_of": 3}
-    algorithm = {"name": "reinforce", "policy": [16], "baseline": "mean"}
-    result, lines = live(stop={"env_steps": 3000}, algorithm=algorithm, schedule=schedule)
+    algorithm = {"name": "reinforce", "policy": [16], "baseline": "mean", "rows_per_update": 50}
+    result, lines = live(stop={"env_steps": 6000}, algorithm=algorithm, schedule=schedule)
     assert expect_balanced(result, lines, together=3)["applied"] >= 30
+    rollouts = lines.all("phase", phase="generate")
+    # CartPole's first episodes have about 20 rows, and a rollout ends with the one that reaches 50.
+    assert all(50 <= line["rows"] < 50 + 500 for line in rollouts)
+    assert sum(line["rows"] for line in rollouts) == result.steps
+    assert len(lines.all("episode_end")) > 1.5 * len(rollouts)
 
 
 @pytest.mark.long

@@ -14,7 +14,7 @@ BARS = {
     "a3c-cartpole": (150_000, 400),
     "a3c-pendulum": (300_000, -400),
     "a3c-lstm-cartpole-hidden": (500_000, 350),
-    "pg-distributed-cartpole": (100_000, 300),
+    "pg-distributed-cartpole": (100_000, 475),
     "gorila-cartpole": (50_000, 400),
     "dppo-cartpole": (100_000, 475),
     "ddpg-distributed-pendulum": (15_000, -250),

@@ -57,6 +57,11 @@ KINDS = {
         "schedule": {**PUSHING, "max_policy_lag": 1},
         "algorithm": {"name": "ppo", "epochs": 2, "minibatch": 16},
     },
+    "pushes of several episodes": {
+        "schedule": {"kind": "oa", "executors": 3, "gradients": "executors"},
+        "algorithm": {"name": "reinforce", "baseline": "mean", "rows_per_update": 60},
+        "memory": {"block_rows": 8},
+    },
     "mean of pushes": {"schedule": {**PUSHING, "combine": "mean", "mean_of": 3}, "algorithm": {"name": "impala"}},
     "pushes beside one that exploits": {
         "schedule": {**PUSHING, "executors": 3, "exploit_only": 1},
@@ -66,7 +71,10 @@ KINDS = {
     "compensated pushes": {"schedule": {**PUSHING, "combine": "delay_compensated"}, "algorithm": {"name": "a2c"}},
 }
 
-LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("pushes", "pushes beside one that exploits")]
+LONG = [
+    pytest.param(name, marks=pytest.mark.long)
+    for name in ("pushes", "pushes of several episodes", "pushes beside one that exploits")
+]
 
 
 def recorded(live, **tables):

@@ -269,10 +269,11 @@ def test_where_there_are_it_is_taken(source):
     assert judged(source)
 
 
-def test_a_push_is_of_one_rollout_and_gathers_no_rows():
+def test_a_push_gathers_whole_episodes_and_no_rollouts_of_fixed_length():
     pushing = {"kind": "oa", "gradients": "executors"}
-    (line,) = refusal(of("a2c", pushing, rows_per_update=500))
+    (line,) = refusal(of("a2c", {**pushing, "sync": "rollout"}, rows_per_update=500))
     assert 'algorithm.rows_per_update: has no effect with schedule.gradients = "executors"' in line
+    assert judged(of("reinforce", pushing | {"sync": "episode"}, rows_per_update=500))
     assert judged(of("a2c", pushing | {"kind": "is"}, rows_per_update=500))
     assert judged(of("impala", {"kind": "oa"}, rows_per_update=500))
 

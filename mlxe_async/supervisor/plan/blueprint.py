@@ -19,6 +19,7 @@ from mlxe_async.maths.together import PIECE_BYTES
 from mlxe_async.memory.committed import format_memory
 from mlxe_async.memory.frames import MOST as MOST_FRAMES
 from mlxe_async.memory.replay import ReplayMemory
+from mlxe_async.memory.rollout_sizes import RolloutSizes
 from mlxe_async.memory.rollouts import RolloutMemory, RolloutShape
 from mlxe_async.memory.shape import PLAN_SLOTS, ReplayShape
 from mlxe_async.roles.legacy import LegacyShape
@@ -34,9 +35,6 @@ PLAN_UPDATES = 512
 STATE_VECTORS = 5
 """Vectors as large as the weights in the state of the algorithms that come with this: what is planned for."""
 KEPT = ("learner", "memorizer")
-ROLLOUT_SLOTS_PER_EXECUTOR = 4
-SHORT_EPISODE, LEAST_KEPT = 10, 256  # rows
-WAITING_BYTES = 1 << 28  # of rollouts that wait for their own end, or for others before an update
 
 
 class Blueprint:
@@ -64,27 +62,26 @@ class Blueprint:
             or schedule.memorizer == "learner"
             or (schedule.memorizer == "auto" and self.cores <= FEW and not self.combining.gives_way)
         )
+        self._rollouts = RolloutSizes(
+            executors=self.executors,
+            envs=self.envs,
+            columns=facts["columns"],
+            sync=schedule.sync,
+            rollout_steps=schedule.most_steps,
+            episode_steps=facts["task"]["max_episode_steps"],
+            wanted=int(facts.get("rows_per_update", 0)),
+            pushes=self.pushes,
+        )
         self.memory_shape: ReplayShape | RolloutShape
         if facts["memory_kind"] == "rollouts":
-            slots = ROLLOUT_SLOTS_PER_EXECUTOR
-            if traits.max_rollouts is not None:
-                # Those of one iteration come in while the learner's are not yet given back; no executor may wait for
-                # room, because the slowest must deliver.
-                slots = 2 * traits.max_rollouts
-            self.memory_shape = RolloutShape(
-                lanes=self.executors,
-                envs=self.envs,
-                slots=slots * self.executors + self._gathered_slots,
-                slot_rows=self._rollout_rows or settings.capacity_rows,
-                columns=facts["columns"],
-            )
+            self.memory_shape = self._rollouts.memory_shape(settings.capacity_rows, traits.max_rollouts)
         else:
             stream_rows = max(1, settings.capacity_rows // (self.learned_from * self.envs))
             self.memory_shape = ReplayShape(
                 lanes=self.executors,
                 envs=self.envs,
                 stream_rows=stream_rows,
-                keep_rows=min(memory.keep_rows or self._rows_of_a_segment(stream_rows), stream_rows),
+                keep_rows=min(memory.keep_rows or self._rollouts.rows_of_a_segment(stream_rows), stream_rows),
                 block_rows=self.block_rows,
                 batch_rows=facts["batch_rows"],
                 plan_updates=PLAN_UPDATES,
@@ -134,35 +131,6 @@ class Blueprint:
         needs_all = self.exchanges and not self.pushes
         return self.executors if needs_all else self.settings.schedule.min_executors
 
-    @property
-    def _rollout_steps(self) -> int | None:
-        """Most steps of an environment in one rollout; None: an episode may have any number."""
-        return self.settings.schedule.most_steps or self.facts["task"]["max_episode_steps"] or None
-
-    @property
-    def _rollout_rows(self) -> int | None:
-        """Most rows of one rollout; None: an episode may have any number of steps."""
-        return None if self._rollout_steps is None else self._rollout_steps * self.envs
-
-    def _rows_of_a_segment(self, most: int) -> int:
-        """Rows kept of one rollout of an environment: all that may wait in the staging areas, at most `most`."""
-        waiting = WAITING_BYTES // (self.layout.nbytes(1) * self.executors * self.envs)
-        return min(self._rollout_steps or most, max(LEAST_KEPT, waiting))
-
-    @property
-    def _gathered_slots(self) -> int:
-        """Slots for the rollouts that come together before an update; 0 where they do not wait for each other."""
-        wanted, longest = int(self.facts.get("rows_per_update", 0)), self._rollout_rows
-        if not wanted:
-            return 0
-        if self.settings.schedule.sync == "rollout":
-            return -(-wanted // (longest or 1))
-        shortest = SHORT_EPISODE
-        if (steps := self.settings.schedule.most_steps) is not None:
-            shortest = min(shortest, (steps + 1) // 2)  # on average, where one more row is left of each episode
-        slot_bytes = self.layout.nbytes(longest or self.settings.capacity_rows)
-        return min(-(-wanted // shortest), max(1, WAITING_BYTES // slot_bytes))
-
     def most_rows(self, budget: Budget) -> int | None:
         """Rows at which an episode is cut: an executor's share of the steps left, and what the memory can hold.
 
@@ -179,7 +147,7 @@ class Blueprint:
     @property
     def round_rows(self) -> int | None:
         """Most rows that are counted between two boundaries of the schedule, None where that is not known before."""
-        rows = self._rollout_rows if self.traits.deterministic else None
+        rows = self._rollouts.rows if self.traits.deterministic else None
         return None if rows is None else rows * self.learned_from
 
     @property
@@ -332,6 +300,7 @@ class Blueprint:
             "memory_shape": self.memory_shape.to_json(),
             "executors": self.executors,
             "learned_from": self.learned_from,
+            "least_rows": self._rollouts.least_rows,
             "block_rows": self.block_rows,
             "plan_updates": PLAN_UPDATES,
             "rollouts_per_update": 1 if self.traits.free_running else None,
