@@ -173,6 +173,7 @@ class Executor:
         unfinished: str | None = None,
         settle: dict[str, Any] | None = None,
         most_rows: int | None = None,
+        least_rows: int = 0,
         stage: int = 0,
         hand: Mapping[str, Any] | None = None,
         wrappers: str | None = None,
@@ -194,6 +195,7 @@ class Executor:
                 come before any row that is read while the rollout is under way.
             most_rows: number of rows at which it ends by a cut, and goes on with its episodes in the next rollout;
                 None: they may be as long as they like.
+            least_rows: a rollout by `"episode"` is of as many whole episodes as have this number of rows together.
             stage: of the curriculum, in which episodes begin now; those under way stay in theirs.
             hand: numbers of the items that episodes take now, see `roles.dealing.Hand`, and how many were `taken`
                 before.
@@ -251,7 +253,7 @@ class Executor:
             ended = len(episodes["env"])
             written = self._one_step(rng, episodes, last_step=last_step, recording=recording)
             rows += written
-            is_over = self.plan.sync != "rollout" and len(episodes["env"]) > ended and rows >= self.plan.least_rows
+            is_over = self.plan.sync != "rollout" and len(episodes["env"]) > ended and rows >= least_rows
             if last_step or is_over:
                 break
             is_full = most_rows is not None and rows >= most_rows

@@ -39,7 +39,6 @@ class ExecutorPlan:
         temperature: of its policy, see `algorithms.interface.Acting`.
         epsilon: share of random actions; None: as the algorithm has it.
         is_greedy: it takes the best action, and nothing is to be learned from its rows.
-        least_rows: a rollout by `"episode"` is of as many whole episodes as have this number of rows together.
     """
 
     index: int
@@ -62,7 +61,6 @@ class ExecutorPlan:
     temperature: float = 1.0
     epsilon: float | None = None
     is_greedy: bool = False
-    least_rows: int = 0
 
 
 class Weights(Protocol):

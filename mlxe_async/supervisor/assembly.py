@@ -136,6 +136,7 @@ class Assembly:
             unfinished=traits.unfinished,
             most_rollouts=traits.max_rollouts,
             most_rows=functools.partial(blueprint.most_rows, run.budget),
+            least_rows=functools.partial(blueprint.least_rows, run.budget),
             max_rss_mb=run.settings.supervision.max_executor_rss_mb,
             reads=run.settings.schedule.kind == "serial",
         )

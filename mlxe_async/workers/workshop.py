@@ -165,7 +165,6 @@ class Workshop:
             temperature=_of_executor(schedule.temperature_by_executor, index) or 1.0,
             epsilon=_of_executor(schedule.epsilon_by_executor, index),
             is_greedy=index >= self.spec["learned_from"],
-            least_rows=self.spec["least_rows"],
             stages=len(self.settings.task.stages),
             shuffles=self.settings.task.shuffle_options,
             keeps_state=self.spec["keeps_state"],

@@ -23,7 +23,6 @@ def make(
     weights=None,
     fault_limit=3,
     nonfinite="abort_episode",
-    least_rows=0,
     places=None,
     legacy=None,
     episodes=None,
@@ -42,7 +41,6 @@ def make(
         fault_window_s=60.0,
         nonfinite=nonfinite,
         tells_memory=True,
-        least_rows=least_rows,
     )
     lane = lane or FakeLane(BLOCK)
     said, waits = [], []
@@ -74,8 +72,8 @@ def test_a_rollout_is_one_episode_whatever_the_size_of_a_block():
 
 @pytest.mark.parametrize(("least", "rows"), [(0, 3), (3, 3), (4, 6), (6, 6), (7, 9)])
 def test_whole_episodes_are_gathered_until_they_have_as_many_rows_as_are_wanted(least, rows):
-    executor, lane, _, _ = make(FakeTask([3]), least_rows=least)
-    report = executor.generate(rollout=0)
+    executor, lane, _, _ = make(FakeTask([3]))
+    report = executor.generate(rollout=0, least_rows=least)
     episodes = rows // 3
     assert report["rows"] == rows
     assert report["episodes"]["steps"] == [3] * episodes

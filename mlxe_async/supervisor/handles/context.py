@@ -258,6 +258,7 @@ class RolloutRules:
         unfinished: what becomes of the episodes of a rollout that is interrupted, see `roles.executor`; None: none is.
         most_rollouts: rollouts between two that cannot be interrupted, the first included; None: any number.
         most_rows: rows at which a rollout is cut, asked for at each one; None: it ends by itself.
+        least_rows: rows of whole episodes that are delivered together, asked for at each rollout; 0: of one episode.
         max_rss_mb: more memory than this, and its process is replaced between two episodes.
         reads: it lives in one thread with the memorizer, and has its lane read where that is full.
     """
@@ -265,6 +266,7 @@ class RolloutRules:
     unfinished: str | None = None
     most_rollouts: int | None = None
     most_rows: Callable[[], int | None] = lambda: None
+    least_rows: Callable[[], int] = lambda: 0
     max_rss_mb: int | None = None
     reads: bool = False
 

@@ -67,7 +67,7 @@ class ExecutorHandle:
         self._others, self._is_greedy = others, others is not None
         self._unfinished, self._ask, self._most_rollouts = rules.unfinished, words.ask, rules.most_rollouts
         self._stand([0] * envs, [False] * envs)
-        self._reads, self._most_rows = rules.reads, rules.most_rows
+        self._reads, self._most_rows, self._least_rows = rules.reads, rules.most_rows, rules.least_rows
         self._busy = self._interruptible = self._interrupted = False
         self.rollouts = self._in_a_row = self._deaths = self._died_with = 0
         self._max_rss_mb, self._delayed = rules.max_rss_mb, words.delayed
@@ -330,8 +330,8 @@ class ExecutorHandle:
     def _more(self) -> dict[str, Any]:
         """Return what only some rollouts are asked for with."""
         settle = {"settle": self._memorizer.to_settle} if self._reads else {}
-        most_rows = self._most_rows()
-        return settle if most_rows is None else {**settle, "most_rows": most_rows}
+        bounds = {"most_rows": self._most_rows(), "least_rows": self._least_rows()}
+        return settle | {name: rows for name, rows in bounds.items() if rows}
 
     def _note_place(self) -> None:
         """After a death: was it the same episode again and again? Then it is passed over."""

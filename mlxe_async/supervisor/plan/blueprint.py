@@ -144,6 +144,11 @@ class Blueprint:
         bounds = [budget.share(self.learned_from), shape.slot_rows if isinstance(shape, RolloutShape) else None]
         return min((bound for bound in bounds if bound is not None), default=None)
 
+    def least_rows(self, budget: Budget) -> int:
+        """Rows of whole episodes that are delivered together, at most an executor's share of the steps left."""
+        share, wanted = budget.share(self.learned_from), self._rollouts.least_rows
+        return wanted if share is None else min(wanted, share)
+
     @property
     def round_rows(self) -> int | None:
         """Most rows that are counted between two boundaries of the schedule, None where that is not known before."""
@@ -300,7 +305,6 @@ class Blueprint:
             "memory_shape": self.memory_shape.to_json(),
             "executors": self.executors,
             "learned_from": self.learned_from,
-            "least_rows": self._rollouts.least_rows,
             "block_rows": self.block_rows,
             "plan_updates": PLAN_UPDATES,
             "rollouts_per_update": 1 if self.traits.free_running else None,

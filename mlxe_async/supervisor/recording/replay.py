@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from mlxe_async.errors import RunFailed, SettingsError
 from mlxe_async.ipc.processes.process import Process
@@ -36,6 +36,9 @@ class Replay:
         folder: of the run that was recorded.
         recorded: its recording.
     """
+
+    gathers: ClassVar = False
+    "A rollout may be of several whole episodes."
 
     def __init__(self, folder: Path, recorded: Recorded) -> None:
         self.folder, self.recorded = folder, recorded
@@ -216,6 +219,7 @@ class Replay:
                 unfinished=None,
                 # It may have been cut there; an episode that ended by itself has no row after that one.
                 most_rows=step.rows if self._by_episode else None,
+                least_rows=step.rows if self.gathers else 0,
             )
             self._expect(step, (step.rows, step.blocks), (report["rows"], report["blocks"]))
             self._written[step.executor] += step.blocks
