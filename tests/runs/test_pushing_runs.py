@@ -93,8 +93,8 @@ def test_returns_that_are_compared_with_other_episodes_are_pushed_whatever_their
     result, lines = live(stop={"env_steps": 6000}, algorithm=algorithm, schedule=schedule)
     assert expect_balanced(result, lines, together=3)["applied"] >= 30
     rollouts = lines.all("phase", phase="generate")
-    # CartPole's first episodes have about 20 rows, and a rollout ends with the one that reaches 50; the last ones are of
-    # the steps that are left.
+    # CartPole's first episodes have about 20 rows, and a rollout ends with the one that reaches 50; the last are of the
+    # steps that are left.
     assert all(50 <= line["rows"] < 50 + 500 for line in rollouts[: len(rollouts) // 2])
     assert sum(line["rows"] for line in rollouts) == result.steps
     assert len(lines.all("episode_end")) > 1.5 * len(rollouts)
