@@ -24,7 +24,7 @@ class RolloutSizes:
         sync: what ends a rollout: `"episode"`, `"rollout"` (its steps) or `"either"`.
         rollout_steps: most steps of an environment in a rollout; None: as many as an episode has.
         episode_steps: most steps of an episode; None: any number.
-        wanted: rows that an update waits for; 0: for none.
+        rows_per_update: rows that an update waits for; 0: for none.
         pushes: updates are of one executor each, not of all.
     """
 
@@ -34,7 +34,7 @@ class RolloutSizes:
     sync: str
     rollout_steps: int | None
     episode_steps: int | None
-    wanted: int
+    rows_per_update: int
     pushes: bool
 
     @property
@@ -45,7 +45,7 @@ class RolloutSizes:
     @property
     def least_rows(self) -> int:
         """Rows of whole episodes that an executor delivers together, at least; 0: each episode by itself."""
-        return self.wanted if self.pushes and self.sync == "episode" else 0
+        return self.rows_per_update if self.pushes and self.sync == "episode" else 0
 
     @property
     def rows(self) -> int | None:
@@ -78,14 +78,14 @@ class RolloutSizes:
 
     def _gathered_slots(self, slot_rows: int) -> int:
         """Slots for the rollouts that come together before an update; 0 where they do not wait for each other."""
-        if not self.wanted or self.pushes:
+        if not self.rows_per_update or self.pushes:
             return 0
         if self.sync == "rollout":
-            return -(-self.wanted // (self.rows or 1))
+            return -(-self.rows_per_update // (self.rows or 1))
         shortest = SHORT_EPISODE
         if self.rollout_steps is not None:
             shortest = min(shortest, (self.rollout_steps + 1) // 2)  # on average, as one more row is left of each
-        return min(-(-self.wanted // shortest), max(1, WAITING_BYTES // self._layout.nbytes(slot_rows)))
+        return min(-(-self.rows_per_update // shortest), max(1, WAITING_BYTES // self._layout.nbytes(slot_rows)))
 
     @property
     def _layout(self) -> RowLayout:

@@ -65,6 +65,16 @@ def test_each_push_is_an_update_and_a_version(live, name):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("name", TABLES)
+def test_by_default_no_step_is_by_a_push_that_is_more_than_eight_versions_old(live, name):
+    result, lines = run(live, name)
+    account = expect_balanced(result, lines)
+    assert account["applied"] >= 10
+    assert account["lost"] == 0
+    assert all(line["lag_max"] <= 8 for line in lines.all("phase", phase="learn"))
+
+
+@pytest.mark.long
 def test_pushes_beyond_the_bound_on_policy_lag_are_rejected_and_counted(live):
     result, lines = run(live, "impala", executors=3, max_policy_lag=0, stop={"env_steps": 3000})
     account = expect_balanced(result, lines)

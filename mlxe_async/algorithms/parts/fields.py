@@ -60,7 +60,7 @@ normalise = shared(
     "Show (obs - mean) / deviation of what was seen so far; of pictures, numbers beside them.", stays=True
 )
 rows_per_update = shared(
-    "Rows to gather before an update, of each executor that pushes; more are smoother and fewer steps. 0: one rollout.",
+    "Rows to gather before an update or a push; more are smoother and fewer steps. 0: one rollout of each executor.",
     'schedule.gradients == "learner" or schedule.kind != "oa" or schedule.sync == "episode"',
     ge=0,
 )

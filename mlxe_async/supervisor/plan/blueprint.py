@@ -69,7 +69,7 @@ class Blueprint:
             sync=schedule.sync,
             rollout_steps=schedule.most_steps,
             episode_steps=facts["task"]["max_episode_steps"],
-            wanted=int(facts.get("rows_per_update", 0)) if facts["memory_kind"] == "rollouts" else 0,
+            rows_per_update=int(facts.get("rows_per_update", 0)) if facts["memory_kind"] == "rollouts" else 0,
             pushes=self.pushes,
         )
         self.memory_shape: ReplayShape | RolloutShape

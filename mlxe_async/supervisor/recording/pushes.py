@@ -46,8 +46,6 @@ def replay_of(folder: Path) -> Replay:
 class PushedReplay(Replay):
     """A recording with pushes, and how far it has been repeated."""
 
-    gathers = True
-
     def _sort(self) -> None:
         executors = range(int(self.recorded.facts["executors"]))
         self._to_play: list[deque[Rollout]] = [deque() for _ in executors]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from mlxe_async.errors import RunFailed, SettingsError
 from mlxe_async.ipc.processes.process import Process
@@ -37,16 +37,14 @@ class Replay:
         recorded: its recording.
     """
 
-    gathers: ClassVar = False
-    "A rollout may be of several whole episodes."
-
     def __init__(self, folder: Path, recorded: Recorded) -> None:
         self.folder, self.recorded = folder, recorded
         self.repeated = 0
         "Steps."
         self._version = 0
         self._plan: dict[str, Any] | None = None
-        self._by_episode, self._learned_from = False, 0
+        self._by_episode = self._gathers = False
+        self._learned_from = 0
         self._written = [0] * int(self.recorded.facts["executors"])
         self._sort()
 
@@ -89,6 +87,7 @@ class Replay:
                 ]
             )
         self._by_episode, self._learned_from = schedule.sync == "episode", schedule.learned_from
+        self._gathers = self._by_episode and schedule.gradients == "executors"  # a rollout may be of several episodes
         stop = settings.stop.model_copy(update=dict.fromkeys(settings.stop.model_dump()) | {"solved": False})
         slots = max(settings.memory.lane_slots, self.recorded.backlog() + 1)
         return settings.of_run().model_copy(
@@ -219,7 +218,7 @@ class Replay:
                 unfinished=None,
                 # It may have been cut there; an episode that ended by itself has no row after that one.
                 most_rows=step.rows if self._by_episode else None,
-                least_rows=step.rows if self.gathers else 0,
+                least_rows=step.rows if self._gathers else 0,
             )
             self._expect(step, (step.rows, step.blocks), (report["rows"], report["blocks"]))
             self._written[step.executor] += step.blocks
