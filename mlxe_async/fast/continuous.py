@@ -22,7 +22,7 @@ from mlxe_async.algorithms.parts.soft import earned, halves
 from mlxe_async.algorithms.sac import LOG_STD, SAC
 from mlxe_async.algorithms.td3 import TD3
 from mlxe_async.fast.quick import as_columns, why_not_plain
-from mlxe_async.fast.stacked import Stacked
+from mlxe_async.fast.stacked import Scratch, Stacked
 from mlxe_async.maths import annealing, gradients, together
 from mlxe_async.maths.normaliser import normalise
 from mlxe_async.networks import Floats
@@ -87,12 +87,13 @@ class Critics:
 
     def __init__(self, algorithm: SAC | DDPG | TD3, targets: torch.Tensor, judges: int) -> None:
         optimiser, critics = algorithm.critic_optimiser, [*algorithm.critics]
-        self._learned = Stacked(critics, optimiser.weights, optimiser.gradient)
-        self._targets = Stacked([*algorithm.critic_targets], targets)
+        self.scratch = Scratch()  # the actor's own layers wait for the critics' judgement, and lie elsewhere
+        self._learned = Stacked(critics, optimiser.weights, optimiser.gradient, self.scratch)
+        self._targets = Stacked([*algorithm.critic_targets], targets, None, self.scratch)
         share = len(optimiser.weights) // len(critics)
         self._judges = self._learned
         if judges < len(critics):
-            self._judges = Stacked(critics[:judges], optimiser.weights[: judges * share])
+            self._judges = Stacked(critics[:judges], optimiser.weights[: judges * share], None, self.scratch)
 
     def follow(self, obs: Floats, action: Floats) -> Floats:
         """The lowest target critic's value (M,)."""
@@ -189,11 +190,12 @@ class SACTwin(ContinuousTwin):
         temperature = np.exp(np.float32(sac.log_temperature.item()))
         count, seen = len(rows["obs"]), np.concatenate([rows["obs"], rows["following"]])
         outputs = self._actor.forward(seen)[0]
-        following = drawn(outputs[count:], self._normal((count, outputs.shape[1] // 2)))
+        normal = self._normal((len(seen), outputs.shape[1] // 2))  # the first ones are for what follows
+        both = drawn(outputs, np.concatenate([normal[count:], normal[:count]]))
+        chosen, following = (Drawn(*(part[here] for part in both)) for here in (slice(count), slice(count, None)))
         value = self._critics.follow(rows["following"], following.action) - temperature * following.log_prob
         found = self._critics_step(rows | {"partial": earned(rows, temperature)}, value)
 
-        chosen = drawn(outputs[:count], self._normal(following.action.shape))
         lowest, by_action = self._critics.judge(rows["obs"], chosen.action)
         actor_loss = -float((lowest - temperature * chosen.log_prob).sum()) / count
         self._actor_step(by_scores(chosen, -by_action, np.float32(temperature / count)))
@@ -219,7 +221,7 @@ class DDPGTwin(ContinuousTwin):
         """As any twin; the actor has a target, too."""
         super().attach()
         self._actor_weights, _ = as_one([*self._algorithm.actor_target.parameters()])
-        self._actor_target = Stacked([self._algorithm.actor_target], self._actor_weights)
+        self._actor_target = Stacked([self._algorithm.actor_target], self._actor_weights, None, self._critics.scratch)
 
     def update(self, batch: Rows, clock: Clock) -> tuple[Metrics, None]:
         """As `DDPG.update`."""

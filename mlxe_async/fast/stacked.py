@@ -8,6 +8,7 @@ ones, so that the first layer's biases come with its weights. What a call does i
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -32,6 +33,23 @@ class Layer(NamedTuple):
     """(C, 1, out); None where it is the last row of the weight."""
 
 
+class Scratch:
+    """Memory for hidden layers, by their numbers, which several networks may use in turn: so it stays in the cache."""
+
+    def __init__(self) -> None:
+        self._kept = dict[int, torch.Tensor]()
+        self.pieces = 0
+        """As many were made so far: those that know fewer have memory of their own."""
+
+    def tensor(self, number: int, shape: tuple[int, ...]) -> torch.Tensor:
+        """Return memory of a layer; what was written there by its other users is lost."""
+        size = math.prod(shape)
+        if number not in self._kept or len(self._kept[number]) < size:
+            self._kept[number] = torch.empty(size)
+            self.pieces += 1
+        return self._kept[number][:size].view(shape)
+
+
 class Stacked:
     """C networks on one flat vector of weights.
 
@@ -39,9 +57,16 @@ class Stacked:
         networks: of equal layers, with ReLU or tanh between them, whose parameters are views on `weights`, in order.
         weights: of all of them (C P,).
         gradient: where `backward` writes (C P,); None: it is not asked for.
+        scratch: memory for hidden layers; None: its own. Between `forward` and a way back no other network uses it.
     """
 
-    def __init__(self, networks: Sequence[Dense], weights: torch.Tensor, gradient: torch.Tensor | None = None) -> None:
+    def __init__(
+        self,
+        networks: Sequence[Dense],
+        weights: torch.Tensor,
+        gradient: torch.Tensor | None = None,
+        scratch: Scratch | None = None,
+    ) -> None:
         layers = [one for one in networks[0] if isinstance(one, nn.Linear)]
         self._tanh = any(isinstance(one, nn.Tanh) for one in networks[0])
         self.sizes = [layers[0].in_features, *(one.out_features for one in layers)]
@@ -49,7 +74,8 @@ class Stacked:
         by_inputs = [one.weight.stride(0) == 1 for one in layers]
         self._layers = _views(weights, self.sizes, len(networks), by_inputs)
         self._slopes = [] if gradient is None else _views(gradient, self.sizes, len(networks), by_inputs)
-        self._rows = self._rows_back = -1
+        self._scratch = scratch or Scratch()
+        self._rows = self._rows_back = self._pieces = -1
         self._forward, self._backward = list[Step](), list[Step]()
 
     def forward(self, *parts: Floats) -> Floats:
@@ -58,7 +84,7 @@ class Stacked:
         Args:
             parts: of the inputs, side by side.
         """
-        if len(parts[0]) != self._rows:
+        if len(parts[0]) != self._rows or self._pieces != self._scratch.pieces:
             self._provide(len(parts[0]))
         np.concatenate(parts, 1, out=self._inputs)
         for step in self._forward:
@@ -68,7 +94,8 @@ class Stacked:
     def backward(self, gradient: Floats) -> None:
         """Overwrite the gradient by the weights with what follows from that by the outputs (C, R, n).
 
-        R may be less than the M rows of the last `forward`: nothing flows back into the others.
+        R may be less than the M rows of the last `forward`: nothing flows back into the others. Hidden layers are
+        overwritten, so there is one way back, this or `by_input`, for each way forward.
         """
         if gradient.shape[1] != self._rows_back:
             self._provide_back(gradient.shape[1])
@@ -97,13 +124,16 @@ class Stacked:
         inputs = torch.ones(rows, self._layers[0].weight.shape[1])  # the column of ones included
         self._inputs: Floats = inputs.numpy()[:, : self.sizes[0]]
         self._found = [inputs.expand(self.copies, *inputs.shape)]
-        for (weight, bias), outputs in zip(self._layers, self.sizes[1:], strict=True):
-            found = torch.empty(self.copies, rows, outputs)
+        hidden = len(self._layers) - 1
+        for number, ((weight, bias), outputs) in enumerate(zip(self._layers, self.sizes[1:], strict=True)):
+            shape = self.copies, rows, outputs
+            found = self._scratch.tensor(number, shape) if number < hidden else torch.empty(shape)
             self._forward.append(product(self._found[-1], weight, found))
             if bias is not None:
                 self._forward.append(addition(found, bias))  # baddbmm would first write it, and then read it again
             self._forward.append(found.tanh_ if self._tanh else partial(found.clamp_min_, 0))
             self._found.append(found)
+        self._pieces = self._scratch.pieces
         self._forward.pop()  # outputs are as they are
         self._outputs: Floats = self._found[-1].numpy()
 
@@ -120,7 +150,7 @@ class Stacked:
                 if bias is not None:
                     self._backward.append(sums(above, bias))
             if number:
-                into = torch.empty(self.copies, rows, self.sizes[number])
+                into = self._scratch.tensor(number, (self.copies, rows, self.sizes[number]))
                 down = [product(above, weight.transpose(1, 2), into), self._damping(into, below)]
                 self._backward += down
                 self._down += down

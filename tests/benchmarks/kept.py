@@ -46,11 +46,12 @@ COMMANDS = {
 
 
 def processor() -> str:
-    """Name of the processor; of AMD's virtual ones, which are all called alike, with family and model."""
+    """Name of the processor; of virtual ones, which are all called alike, with family and model."""
     about = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
     known = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in about)}
     name = known.get("model name", platform.machine())
-    return f"{name} (family {known['cpu family']}, model {known['model']})" if name == "AMD EPYC" else name
+    is_alike = name in ("AMD EPYC", "Intel(R) Xeon(R) Processor")
+    return f"{name} (family {known['cpu family']}, model {known['model']})" if is_alike else name
 
 
 def machine() -> str:

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from mlxe_async.fast.stacked import Stacked
+from mlxe_async.fast.stacked import Scratch, Stacked
 from mlxe_async.networks.dense import dense
 from mlxe_async.optimisers import as_one
 
@@ -56,6 +56,29 @@ def test_the_gradient_by_some_inputs_is_torchs(sizes, outputs, activation, first
     found = stack.by_input(by_outputs.numpy(), first)
     torch.testing.assert_close(torch.from_numpy(found), expected[:, first:])
     assert torch.equal(gradient, before)
+
+
+@pytest.mark.parametrize("rows", [(9, 9), (4, 9), (9, 4)])
+def test_networks_that_take_turns_may_share_the_memory_of_their_hidden_layers(rows):
+    scratch, (networks, _, _), (others, _, _) = Scratch(), made(2, (5, 4), 1), made(1, (6, 4), 2)
+    parameters = [one for network in networks for one in network.parameters()]
+    stack, other = (
+        Stacked(networks, *as_one(parameters), scratch),
+        Stacked(others, as_one([*others[0].parameters()])[0]),
+    )
+    sharing = Stacked(others, other.weights, None, scratch)
+    for own_rows, other_rows in zip(rows, reversed(rows), strict=True):
+        x, y, by_outputs = torch.randn(own_rows, 3), torch.randn(other_rows, 3).numpy(), torch.randn(2, own_rows, 1)
+        expected, slopes = autograd(networks, x, by_outputs)
+        beside = sharing.forward(y)
+        torch.testing.assert_close(torch.from_numpy(stack.forward(x.numpy())), expected)
+        stack.backward(by_outputs.numpy())
+        for one, slope in zip(parameters, slopes, strict=True):
+            torch.testing.assert_close(one.grad, slope)
+        np.testing.assert_array_equal(beside, other.forward(y))  # outputs stay, although hidden layers went
+    written = scratch.tensor(0, (24,)).clone()
+    sharing.forward(y + 1)
+    assert not torch.equal(scratch.tensor(0, (24,)), written)
 
 
 def test_weights_are_read_where_they_lie_now_and_batches_may_change_their_size():

@@ -62,6 +62,9 @@ def complete(rows: Sequence[str], seeds: int, given: argparse.Namespace) -> None
     for row in rows:
         for seed in range(FIRST_SEED, FIRST_SEED + seeds):
             for one in contestants(row):
+                of_ours = {OURS: "oa", BY_TURNS: "is"}.get(one.name)
+                if of_ours and of_ours not in given.schedules.split(",") and ROWS[row].algorithm != "ppo":
+                    continue
                 if given.peers and one.name.partition(",")[0] not in given.peers.split(","):
                     continue
                 if (row, seed, one.name, processor()) in {
@@ -120,6 +123,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="how many")
     parser.add_argument("--threads", type=int, default=1, help="in which all but SBX learn")
     parser.add_argument("--peers", default="", help="only these contestants, with commas between")
+    parser.add_argument("--schedules", default="oa,is", help="by which ours learns SAC and TD3")
     parser.add_argument("--limit", type=float, default=3000.0, help="seconds after which a run is given up")
     parser.add_argument("--kept", type=Path, default=KEPT, help="where finished runs are kept")
     parser.add_argument("--show", action="store_true", help="run nothing")
