@@ -35,19 +35,26 @@ class Convolved:
         found = conv2d(x, layer.weight, layer.bias, layer.stride, layer.padding).relu_()
         return found, (x, found)
 
-    def backward(self, gradient: torch.Tensor, seen: Seen) -> torch.Tensor:
+    def backward(self, gradient: torch.Tensor, seen: Seen, *, fresh: bool) -> torch.Tensor:
         """The gradient by the inputs (M, C, H, W); adds that by the weights.
 
         Args:
             gradient: by the outputs (M, F, h, w); its memory may be written to.
             seen: what `forward` returned.
+            fresh: whether the gradient by the weights is overwritten instead of added to.
         """
         x, found = seen
         layer = self._layer
         below: torch.Tensor
+        self._begin(fresh=fresh)
         below, by_weight = self._differentiated(gradient, x, layer.weight, found, layer.stride, further=True)
         layer.weight.grad.add_(by_weight)
         return below
+
+    def _begin(self, *, fresh: bool) -> None:
+        if fresh:  # these are few numbers
+            self._layer.weight.grad.zero_()
+            self._layer.bias.grad.zero_()
 
     def _differentiated(
         self,
@@ -81,9 +88,10 @@ class Shown(Convolved):
         found = conv2d(shown, weight.detach(), self._layer.bias, self._stride, self._layer.padding).relu_()
         return found, (shown, weight, found)
 
-    def backward(self, gradient: torch.Tensor, seen: Seen) -> torch.Tensor:
+    def backward(self, gradient: torch.Tensor, seen: Seen, *, fresh: bool) -> torch.Tensor:
         """Add the gradient by the weights; nothing is before them, and what is returned has no meaning."""
         shown, weight, found = seen
+        self._begin(fresh=fresh)
         _, by_weight = self._differentiated(gradient, shown, weight.detach(), found, self._stride, further=False)
         torch.autograd.backward([weight], [by_weight])  # those of tiles are made of the few weights of the layer
         return gradient
@@ -106,17 +114,18 @@ class Connected:
         found = torch.addmm(self._layer.bias, x, self._layer.weight.t())
         return found.relu_() if self._relu else found, (x, found)
 
-    def backward(self, gradient: torch.Tensor, seen: Seen) -> torch.Tensor:
+    def backward(self, gradient: torch.Tensor, seen: Seen, *, fresh: bool) -> torch.Tensor:
         """The gradient by the inputs (M, m), its columns one by one in memory; adds that by the weights.
 
         Args:
             gradient: by the outputs (M, n); its memory may be written to.
             seen: what `forward` returned.
+            fresh: whether the gradient by the weights is overwritten instead: they are many.
         """
         x, found = seen
         masked = _masked(gradient, found) if self._relu else gradient
-        self._layer.weight.grad.addmm_(masked.t(), x)
-        self._layer.bias.grad.add_(masked.sum(0))
+        self._layer.weight.grad.addmm_(masked.t(), x, beta=0 if fresh else 1)
+        self._layer.bias.grad.copy_(masked.sum(0)) if fresh else self._layer.bias.grad.add_(masked.sum(0))
         # Two threads share few rows badly, and many columns well.
         below: torch.Tensor = self._layer.weight.t().mm(masked.t()).t()
         return below
@@ -182,13 +191,14 @@ class ByHand:
         return [outputs for outputs, _ in found], kept
 
     @torch.no_grad()
-    def backward(self, kept: Kept, gradients: Sequence[torch.Tensor]) -> None:
-        """Add to the gradients of the weights what follows from those by the outputs (M, n)."""
+    def backward(self, kept: Kept, gradients: Sequence[torch.Tensor], *, fresh: bool) -> None:
+        """Add to the gradients of the weights what follows from those by the outputs (M, n); `fresh`: overwrite."""
         below: Any = None
         for name, gradient, seen in zip(kept.names, gradients, kept.heads, strict=True):
-            reached = _back(self._heads[name], gradient, seen)
+            reached = _back(self._heads[name], gradient, seen, fresh=fresh)
             below = reached if below is None else below.add_(reached)
-        _back(self._convolutions, _back(self._trunk, below, kept.trunk).view(kept.shape), kept.convolutions)
+        features = _back(self._trunk, below, kept.trunk, fresh=fresh).view(kept.shape)
+        _back(self._convolutions, features, kept.convolutions, fresh=fresh)
 
 
 def _is_simple(layer: Any) -> bool:
@@ -224,9 +234,11 @@ def _through(layers: Sequence[Convolved | Connected], x: torch.Tensor) -> tuple[
     return x, kept
 
 
-def _back(layers: Sequence[Convolved | Connected], gradient: torch.Tensor, kept: Sequence[Seen]) -> torch.Tensor:
+def _back(
+    layers: Sequence[Convolved | Connected], gradient: torch.Tensor, kept: Sequence[Seen], *, fresh: bool
+) -> torch.Tensor:
     for layer, seen in zip(reversed(layers), reversed(kept), strict=True):
-        gradient = layer.backward(gradient, seen)
+        gradient = layer.backward(gradient, seen, fresh=fresh)
     return gradient
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -115,11 +116,15 @@ class NumpyGradients:
         torch.from_numpy(activity).clamp_min_(0)
         return activity
 
-    def backward(self, gradients: Mapping[str, NDArray[Any]]) -> None:
+    def backward(self, gradients: Mapping[str, NDArray[Any]], *, fresh: bool = False) -> None:
         """Add to the gradient what follows from the loss's gradients by each head's outputs (M, outputs).
 
+        `fresh`: the gradient is overwritten instead.
         M may be less than the N rows of the last `forward`: nothing flows back into the others.
         """
+        if fresh:
+            for layer in itertools.chain.from_iterable(self._layers.values()):
+                layer.clear()
         rows, joint = len(next(iter(gradients.values()))), self._joint
         together = None if joint is None else joint.side_by_side([gradients.get(head) for head in self.heads])
         for here in self._blocks(rows):
@@ -227,6 +232,12 @@ class _Layer:
         slopes = (layer.weight.grad, layer.bias.grad) if learns else (None, None)
         slope, bias_slope = (None if one is None else one.numpy() for one in slopes)
         return cls(layer.weight.data.numpy().T, layer.bias.data.numpy(), None if slope is None else slope.T, bias_slope)
+
+    def clear(self) -> None:
+        """Begin new gradients."""
+        for one in (self.slope, self.bias_slope):
+            if one is not None:
+                one.fill(0)
 
     def apply(self, x: NDArray[Any], out: Floats) -> Floats:
         """Write the outputs (N, out) for inputs (N, in), and return them."""

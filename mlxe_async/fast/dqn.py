@@ -149,6 +149,5 @@ class DQNTwin:
         choosing_q = quick.outputs(following, ("q",))[0] if self._dqn.settings.double else next_q
         values = quick.forward(obs)["q"]
         (by_q,), measured = self._by_hand(values, rows | {"next_q": next_q, "choosing_q": choosing_q})
-        self._dqn.optimiser.zero_grad()
-        quick.backward({"q": by_q})
+        quick.backward({"q": by_q}, fresh=True)
         return dict(zip(METRICS, measured, strict=True))

@@ -23,19 +23,20 @@ class Network(Protocol):
     def outputs(self, obs: torch.Tensor, names: Sequence[str], *, graded: bool) -> tuple[Sequence[torch.Tensor], Any]:
         """Outputs (M, n) of the named heads for pictures (M, ...), and, if it is `graded`, what `backward` takes."""
 
-    def backward(self, kept: Any, gradients: Sequence[torch.Tensor]) -> None:
-        """Add to the gradients of the weights what follows from those by these outputs (M, n)."""
+    def backward(self, kept: Any, gradients: Sequence[torch.Tensor], *, fresh: bool) -> None:
+        """Add to the gradients of the weights what follows from those by these outputs (M, n); `fresh`: overwrite."""
 
 
 class ByAutograd:
     """A network that torch differentiates.
 
     Args:
-        evaluated: the network; `backward` adds to the gradients of its parameters.
+        evaluated: the network.
+        weights: all that it has, and their gradients.
     """
 
-    def __init__(self, evaluated: Evaluated) -> None:
-        self._evaluated = evaluated
+    def __init__(self, evaluated: Evaluated, weights: Sequence[torch.Tensor]) -> None:
+        self._evaluated, self._weights = evaluated, weights
 
     def outputs(self, obs: torch.Tensor, names: Sequence[str], *, graded: bool) -> tuple[Sequence[torch.Tensor], Any]:
         """See `Network.outputs`."""
@@ -45,10 +46,14 @@ class ByAutograd:
             found = self._evaluated(obs, names)
         return [one.detach() for one in found], found
 
-    def backward(self, kept: Any, gradients: Sequence[torch.Tensor]) -> None:
+    def backward(self, kept: Any, gradients: Sequence[torch.Tensor], *, fresh: bool) -> None:
         """See `Network.backward`."""
         import torch
 
+        if fresh:
+            for one in self._weights:
+                if one.grad is not None:
+                    one.grad.zero_()
         torch.autograd.backward(kept, gradients)
 
 
@@ -98,8 +103,11 @@ class PictureGradients:
         for start in range(0, len(observation), self.BLOCK):
             yield torch.from_numpy(observation[start : start + self.BLOCK])
 
-    def backward(self, gradients: Mapping[str, NDArray[Any]]) -> None:
-        """Add to the network's gradient what follows from the loss's gradients by each head's outputs (M, outputs)."""
+    def backward(self, gradients: Mapping[str, NDArray[Any]], *, fresh: bool = False) -> None:
+        """Add to the network's gradient what follows from the loss's gradients by each head's outputs (M, outputs).
+
+        `fresh`: the gradient is overwritten, by the first block.
+        """
         import torch
 
         done = 0
@@ -107,7 +115,7 @@ class PictureGradients:
             rows, kept = self._kept.pop(0)
             here = slice(done, done + rows)
             by_outputs = [np.array(gradients[head][here], order="C") for head in self.heads]
-            self._network.backward(kept, [torch.from_numpy(one) for one in by_outputs])
+            self._network.backward(kept, [torch.from_numpy(one) for one in by_outputs], fresh=fresh and not done)
             done = here.stop
 
 

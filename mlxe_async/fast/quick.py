@@ -40,8 +40,8 @@ class Quick(Protocol):
     def outputs(self, observation: NDArray[Any], heads: Sequence[str]) -> list[Floats]:
         """Outputs (N, n) of some heads; only before `forward`, whose memory they use."""
 
-    def backward(self, gradients: Mapping[str, NDArray[Any]]) -> None:
-        """Add to the network's flat gradient what follows from the gradients by each head's outputs (N, n)."""
+    def backward(self, gradients: Mapping[str, NDArray[Any]], *, fresh: bool = False) -> None:
+        """Add to the network's gradient what follows from that by each head's outputs (N, n); `fresh`: overwrite it."""
 
 
 def why_not_plain(modules: Sequence[nn.Module], known: Sequence[str]) -> str:
@@ -117,7 +117,10 @@ def quick_of(device: str, see: Body, heads: Mapping[str, Dense], common: Any = N
         features = see(seen) if common is None else common(see(seen))
         return [heads[name](features) for name in names]
 
-    return PictureGradients(ByAutograd(evaluated), sizes)
+    weights = [
+        leaf for one in (see, *heads.values(), *([] if common is None else [common])) for leaf in one.parameters()
+    ]
+    return PictureGradients(ByAutograd(evaluated, weights), sizes)
 
 
 def shown(see: Body, obs: Array, spaces: Spaces) -> Array:

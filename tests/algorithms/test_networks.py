@@ -171,11 +171,11 @@ def test_gradients_by_blocks_of_numpy_are_those_of_autograd(activation, common, 
     torch.autograd.backward([out[:50] for out in outputs.values()], [torch.from_numpy(slopes[name]) for name in nets])
     expected = [leaf.grad.clone() for leaf in leaves]
     quick = NumpyGradients(nets, shared)
-    for _ in range(2):  # a second time in the memory of the first
+    for fresh in (False, True):  # a second time in the memory of the first
         for leaf in leaves:
-            leaf.grad.zero_()
+            leaf.grad.fill_(7.0 if fresh else 0.0)
         mine = quick.forward(obs)
-        quick.backward(slopes)
+        quick.backward(slopes, fresh=fresh)
         for name, out in outputs.items():
             np.testing.assert_allclose(mine[name], out.detach(), atol=1e-5)
         for leaf, slope in zip(leaves, expected, strict=True):

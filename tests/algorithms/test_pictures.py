@@ -86,7 +86,9 @@ def test_executor_learner_and_blocks_of_rows_compute_the_same(monkeypatch):
         features = algorithm.common(algorithm.see(block))
         return [heads[name](features) for name in names]
 
-    blocks = PictureGradients(ByAutograd(evaluated), {name: one.outputs for name, one in heads.items()})
+    blocks = PictureGradients(
+        ByAutograd(evaluated, algorithm.optimiser.parameters), {name: one.outputs for name, one in heads.items()}
+    )
     outputs = blocks.forward(seen[:7], seen[7:])
     for head, output in whole.items():
         np.testing.assert_allclose(outputs[head], output.detach(), atol=1e-5, rtol=1e-4)

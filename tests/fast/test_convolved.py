@@ -44,13 +44,16 @@ def torchs(see, heads, common):
         features = see(seen) if common is None else common(see(seen))
         return [heads[name](features) for name in names]
 
-    return PictureGradients(ByAutograd(evaluated), {name: one.outputs for name, one in heads.items()})
+    weights = [leaf for one in (see, *heads.values(), common) if one is not None for leaf in one.parameters()]
+    return PictureGradients(ByAutograd(evaluated, weights), {name: one.outputs for name, one in heads.items()})
 
 
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("graded", [9, 5])
-def test_outputs_and_gradients_are_torchs_whatever_is_shown_in_however_many_blocks(sizes, shape, graded, monkeypatch):
+@pytest.mark.parametrize(("graded", "fresh"), [(9, False), (5, True)])
+def test_outputs_and_gradients_are_torchs_whatever_is_shown_in_however_many_blocks(
+    sizes, shape, graded, fresh, monkeypatch
+):
     monkeypatch.setattr(PictureGradients, "BLOCK", 4)
     see, heads, common, gradient = made(*SHAPES[shape], *SIZES[sizes])
     quick, own = quick_of("cpu", see, heads, common), torchs(see, heads, common)
@@ -61,15 +64,31 @@ def test_outputs_and_gradients_are_torchs_whatever_is_shown_in_however_many_bloc
     found = {}
     for one in (quick, own):
         outputs = one.forward(obs[:graded], obs[graded:])
-        gradient.fill_(1.0)  # it is added to
-        one.backward(by_outputs)
+        gradient.fill_(1.0)  # it is added to, or overwritten
+        one.backward(by_outputs, fresh=fresh)
         found[one] = outputs, gradient.clone(), one.outputs(obs, [*heads])
     for name, values in found[own][0].items():
         np.testing.assert_allclose(found[quick][0][name], values, rtol=1e-4, atol=1e-5)
     for mine, expected in zip(found[quick][2], found[own][2], strict=True):
         np.testing.assert_allclose(mine, expected, rtol=1e-4, atol=1e-5)
-    far = (found[quick][1] - found[own][1]).norm() / (found[own][1] - 1).norm()
+    far = (found[quick][1] - found[own][1]).norm() / (found[own][1] - float(not fresh)).norm()
     assert far < 1e-5
+
+
+@pytest.mark.parametrize("way", [quick_of, lambda _device, *network: torchs(*network)])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_fresh_gradient_is_what_is_added_to_none(way, shape, monkeypatch):
+    monkeypatch.setattr(PictureGradients, "BLOCK", 4)
+    see, heads, common, gradient = made(*SHAPES[shape], *SIZES["one head"])
+    quick, rng, found = way("cpu", see, heads, common), np.random.default_rng(4), []
+    obs = rng.integers(0, 256, (9, *see._spaces.observation_shape), dtype=np.uint8)
+    by_outputs = {name: rng.normal(size=(9, one.outputs)).astype(np.float32) for name, one in heads.items()}
+    for fresh in (True, False):
+        gradient.fill_(np.nan if fresh else 0.0)
+        quick.forward(obs)
+        quick.backward(by_outputs, fresh=fresh)
+        found.append(gradient.clone())
+    torch.testing.assert_close(*found)
 
 
 def test_gradients_by_the_outputs_stay_as_they_were_given():

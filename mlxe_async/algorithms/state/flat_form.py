@@ -81,6 +81,8 @@ def copy_into(into: Array, numbers: Array) -> None:
     else:
         import torch
 
+        if not into.flags.c_contiguous:  # torch goes through a matrix in squares only where it writes by rows
+            into, numbers = into.T, numbers.T
         torch.from_numpy(into).copy_(torch.from_numpy(numbers))
 
 

@@ -218,7 +218,7 @@ class ModulesOf:
             raise ValueError(f"{type(self._algorithm).__name__} loading: expected {count} numbers, got {flat.shape}")
         self._unsettle()
         with _NOTHING if torch is None else torch.no_grad():
-            self._flat_form().load(np.array(flat, np.float32))
+            self._flat_form().load(np.require(flat, np.float32, ["C", "W"]))  # torch takes nothing that is read-only
 
     def value_in(self, flat: Floats, name: str) -> Array:
         """A parameter or buffer by its name, as a flat vector (P,) holds it."""
