@@ -39,7 +39,7 @@ class Scratch:
     def __init__(self) -> None:
         self._kept = dict[int, torch.Tensor]()
         self.pieces = 0
-        """As many were made so far: those that know fewer have memory of their own."""
+        """Count of those made so far: a network that has seen fewer asks again."""
 
     def tensor(self, number: int, shape: tuple[int, ...]) -> torch.Tensor:
         """Return memory of a layer; what was written there by its other users is lost."""
