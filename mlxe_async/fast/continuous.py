@@ -190,8 +190,8 @@ class SACTwin(ContinuousTwin):
         temperature = np.exp(np.float32(sac.log_temperature.item()))
         count, seen = len(rows["obs"]), np.concatenate([rows["obs"], rows["following"]])
         outputs = self._actor.forward(seen)[0]
-        normal = self._normal((len(seen), outputs.shape[1] // 2))  # the first ones are for what follows
-        both = drawn(outputs, np.concatenate([normal[count:], normal[:count]]))
+        later, now = (self._normal((count, outputs.shape[1] // 2)) for _ in range(2))  # as `update` draws them
+        both = drawn(outputs, np.concatenate([now, later]))
         chosen, following = (Drawn(*(part[here] for part in both)) for here in (slice(count), slice(count, None)))
         value = self._critics.follow(rows["following"], following.action) - temperature * following.log_prob
         found = self._critics_step(rows | {"partial": earned(rows, temperature)}, value)
