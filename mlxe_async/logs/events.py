@@ -150,6 +150,7 @@ class Placed(Event):
     learner: Annotated[float, "What the learner had used in the second before, in cores."]
     others: Annotated[float, "The same of the run's other processes together."]
     foreign: Annotated[float, "The same of all that is not of this run."]
+    starved: Annotated[float, "Share of that second in which the learner was ready to run, but had no core."] = 0.0
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from mlxe_async.logs import events
-from mlxe_async.supervisor.plan.cpu_time import process_seconds
+from mlxe_async.supervisor.plan.cpu_time import process_seconds, starved_seconds
 from mlxe_async.supervisor.plan.event_log import EventLog
 from mlxe_async.supervisor.waiting import every
 
@@ -34,13 +34,20 @@ class Load:
     learner: float
     others: float
     foreign: float
+    starved: float = 0.0
+    """Share of the time in which the learner was ready to run, but had no core."""
 
 
 def pays(load: Load, cores: int, *, already: bool) -> bool:
-    """Return whether the learner should have one of these cores to itself, or keep the one that it has `already`."""
+    """Return whether the learner should have one of these cores to itself, or keep the one that it has `already`.
+
+    It gets one if it would fill it, and the others have room on the rest. It keeps it while it uses the most of it, and
+    the others do not lack it; or hardly a core stands idle, so that there is nothing to be won by sharing.
+    """
+    rest, used = cores - 1, load.learner + load.others
     if already:
-        return load.learner > 0.6 and load.others < 0.97 * (cores - 1) and load.foreign < 0.25
-    return load.learner > 0.85 and load.others < 0.8 * (cores - 1) and load.foreign < 0.1
+        return load.learner > 0.6 and (load.others < 0.97 * rest or used > 0.92 * cores) and load.foreign < 0.25
+    return load.learner + load.starved > 0.85 and load.others < 0.9 * rest and load.foreign < 0.1
 
 
 class Affinity:
@@ -112,19 +119,22 @@ class Affinity:
     def _load(self) -> Load | None:
         """Since the last look; None if a process came or went in between."""
         before, self._seen = self._seen, self._used()
-        (then, busy, spent), (now, busy_now, spent_now) = before, self._seen
+        (then, busy, spent, lacked), (now, busy_now, spent_now, lacked_now) = before, self._seen
         if now <= then or spent.keys() != spent_now.keys():
             return None
         of_run = {pid: (spent_now[pid] - spent[pid]) / (now - then) for pid in spent}
         living = self._processes()
         learner = sum(share for pid, share in of_run.items() if living.get(pid) == LEARNER)
         others = sum(of_run.values()) - learner
-        return Load(learner, others, max(0.0, (busy_now - busy) / (now - then) - learner - others))
+        foreign = max(0.0, (busy_now - busy) / (now - then) - learner - others)
+        return Load(learner, others, foreign, (lacked_now - lacked) / (now - then))
 
-    def _used(self) -> tuple[float, float, dict[int, float]]:
-        """The time, seconds that the cores were busy, and seconds of CPU by pid, this process's too."""
-        spent = {pid: process_seconds(pid) for pid in (*self._processes(), os.getpid())}
-        return time.monotonic(), _busy_seconds(self._cores), spent
+    def _used(self) -> tuple[float, float, dict[int, float], float]:
+        """The time; seconds: of busy cores, of CPU by pid, this process's too, and of a learner without a core."""
+        living = self._processes()
+        spent = {pid: process_seconds(pid) for pid in (*living, os.getpid())}
+        starved = sum(starved_seconds(pid) for pid, name in living.items() if name == LEARNER)
+        return time.monotonic(), _busy_seconds(self._cores), spent, starved
 
 
 def _busy_seconds(cores: Set[int]) -> float:

@@ -41,10 +41,12 @@ def clock(monkeypatch):
 
     class Clock:
         def __init__(self):
-            self.now, self.busy, self.spent = 0.0, 0.0, {}
+            self.now, self.busy, self.spent, self.starved = 0.0, 0.0, {}, {}
 
-        def passes(self, shares, foreign=0.0):
+        def passes(self, shares, foreign=0.0, starved=None):
             self.now += 1.0
+            for pid, share in (starved or {}).items():
+                self.starved[pid] = self.starved.get(pid, 0.0) + share
             for pid, share in shares.items():
                 self.spent[pid] = self.spent.get(pid, 0.0) + share
             self.busy += sum(shares.values()) + foreign
@@ -52,6 +54,7 @@ def clock(monkeypatch):
     made = Clock()
     monkeypatch.setattr(affinity.time, "monotonic", lambda: made.now)
     monkeypatch.setattr(affinity, "process_seconds", lambda pid: made.spent.get(pid, 0.0))
+    monkeypatch.setattr(affinity, "starved_seconds", lambda pid: made.starved.get(pid, 0.0))
     monkeypatch.setattr(affinity, "_busy_seconds", lambda _cores: made.busy)
     return made
 
@@ -63,7 +66,11 @@ def clock(monkeypatch):
         (Load(0.7, 0.6, 0.0), False, True),  # it waits now and then
         (Load(0.5, 0.6, 0.0), False, False),  # it has time to spare
         (Load(0.95, 0.9, 0.0), False, True),  # the others fill what is left, and could use more
-        (Load(0.95, 0.99, 0.0), False, False),
+        (Load(0.95, 0.99, 0.0), False, True),  # all cores are full
+        (Load(0.8, 0.99, 0.0), False, False),
+        (Load(0.8, 0.85, 0.0, 0.15), True, True),  # it is ready to run, but an executor has its place
+        (Load(0.6, 0.85, 0.0, 0.15), False, False),
+        (Load(0.8, 0.95, 0.0, 0.15), False, True),
         (Load(0.95, 0.3, 0.15), False, True),  # somebody else is at work, too
         (Load(0.95, 0.3, 0.5), False, False),
     ],
@@ -75,7 +82,7 @@ def test_a_core_of_its_own_pays_while_all_wait_for_the_learner_and_fit_elsewhere
 
 def test_with_more_cores_the_others_may_use_more():
     assert pays(Load(0.95, 2.3, 0.0), 4, already=False)
-    assert not pays(Load(0.95, 2.5, 0.0), 4, already=False)
+    assert not pays(Load(0.95, 2.8, 0.0), 4, already=False)
 
 
 @several
@@ -109,6 +116,19 @@ def test_the_learner_is_kept_apart_while_it_pays_and_not_at_once_again(family, c
     assert [event.core is None for event in told.events] == [False, True, False]
     assert told.events[0].learner == pytest.approx(0.95)
     assert told.events[0].others == pytest.approx(0.6)
+
+
+@several
+def test_a_learner_that_is_ready_without_a_core_gets_one_as_soon_as_one_that_fills_it(family, clock):
+    told = Told()
+    kept = Affinity("auto", lambda: family, told)
+    learner, one, other = family
+    for starved in ({one: 0.3}, {learner: 0.2}, {learner: 0.2}):  # an executor may wait
+        assert kept.own is None
+        clock.passes({learner: 0.75, one: 0.4, other: 0.4}, starved=starved)
+        kept.look()
+    assert kept.own is not None
+    assert told.events[0].starved == pytest.approx(0.2)
 
 
 @several
