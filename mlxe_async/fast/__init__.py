@@ -19,7 +19,8 @@ Only the learner's role imports this package; no algorithm knows of it.
     audit, rounding                             updates done twice and compared, and what rounding explains
     manifest, namespaces, libraries             whether code is what the twins were derived from
     dqn, ppo, continuous, mlxe                  the twins
-    quick, dense, stacked                       what twins share; dense networks differentiated by hand
+    quick, sequences                            what twins share; pieces of rollouts that PPO learns from
+    dense, layers, stacked                      dense networks differentiated by hand
     convolved, pictures                         networks of pictures differentiated by hand
     products, target_values                     which library multiplies; values kept until the target network moves
     cells                                       the audit of recurrent cells

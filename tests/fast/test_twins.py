@@ -23,7 +23,6 @@ from mlxe_async.algorithms.ppo import PPO
 from mlxe_async.algorithms.sac import SAC
 from mlxe_async.algorithms.td3 import TD3
 from mlxe_async.fast import manifest, updates
-from mlxe_async.fast import ppo as ppo_twin
 from mlxe_async.maths import correction, normaliser
 from mlxe_async.networks.dense import Dense
 
@@ -247,12 +246,3 @@ def test_other_weights_are_learned_from_then_on(name):
     other.update(batch(other), Clock())
     np.testing.assert_allclose(one.weights(), other.weights(), atol=1e-4)
     assert not np.array_equal(one.weights(), flat)
-
-
-@pytest.mark.parametrize("rows", [1, 2, 7, 64, 100, 256, 4097])
-def test_the_twins_mean_is_numpys_to_the_last_bit(rows):
-    rng = np.random.default_rng(rows)
-    for _ in range(50):
-        numbers = (rng.normal(size=rows) * 10.0 ** rng.integers(-3, 4)).astype(np.float32)
-        assert ppo_twin._mean(numbers) == numbers.mean()
-        assert type(ppo_twin._mean(numbers)) is np.float32
