@@ -19,6 +19,8 @@ from mlxe_async.rows import Array
 Doubles = NDArray[np.float64]
 LEAST = 1e-100
 """Least share of a row in its column's first one, at which sums in one pass are as exact as others."""
+MANY_BYTES = 1 << 24
+"""Size of all observations up to which they are laid down at once; pictures are piece by piece."""
 
 
 class Sequences:
@@ -40,7 +42,6 @@ class Sequences:
             return column.reshape(-1, *column.shape[2:]).take(order, axis=0)
 
         ends, ended, missing = (turned(one) for one in rollouts.unknown(batch))
-        self.obs = shown(turned(batch["obs"]))
         self.action: Array = turned(batch["action"]).astype(np.int64, copy=False).reshape(-1)
         self.log_prob: Floats = turned(batch["log_prob"]).astype(np.float32, copy=False).reshape(-1)
         self.reward = turned(batch["reward"])
@@ -51,9 +52,23 @@ class Sequences:
         self.is_exact = bool(self.decay[-1] > LEAST)
         if self.is_exact:
             self.kept, self.next = discount * (1.0 - ended), _next(ends)
-        column, self.step = np.nonzero(missing)
-        self.column, self.first = column, np.searchsorted(column, np.arange(count + 1))
-        self.after = shown(batch["next_obs"][self.step, column])
+        self.column, self.step = np.nonzero(missing)
+        self.first = np.searchsorted(self.column, np.arange(count + 1))
+        self._batch, self._shown = batch, shown
+        self._obs = self._after = None
+        if batch["obs"].nbytes <= MANY_BYTES:
+            self._obs, self._after = self._observed(slice(None), slice(None))
+
+    def observed(self, some: slice, last: slice) -> tuple[Array, Array]:
+        """Return what the network is shown of some columns, and of the `last` observations that are in no row."""
+        if self._obs is None or self._after is None:
+            return self._observed(some, last)
+        return self._obs[some.start * self.length : some.stop * self.length], self._after[last]
+
+    def _observed(self, some: slice, last: slice) -> tuple[Array, Array]:
+        obs, after = self._batch["obs"], self._batch["next_obs"][self.step[last], self.column[last]]
+        places = np.arange(obs.shape[0] * obs.shape[1]).reshape(obs.shape[:2])[:, some].T
+        return self._shown(obs.reshape(-1, *obs.shape[2:]).take(places, axis=0)), self._shown(after)
 
     def pieces(self, rows: int) -> Iterator[Piece]:
         """Pieces of about `rows` valid rows, as `rollouts.columns` has them, which are learned from next."""
@@ -72,10 +87,11 @@ class Piece:
 
     def __init__(self, whole: Sequences, start: int, stop: int) -> None:
         self._whole, self._some, here = whole, slice(start, stop), slice(start * whole.length, stop * whole.length)
-        self.obs, self.action, self.log_prob = whole.obs[here], whole.action[here], whole.log_prob[here]
+        self.action, self.log_prob = whole.action[here], whole.log_prob[here]
         self.valid = None if whole.are_valid[start:stop].all() else whole.valid.reshape(-1)[here]
         last = slice(whole.first[start], whole.first[stop])
-        self.after, self._step, self._column = whole.after[last], whole.step[last], whole.column[last] - start
+        self.obs, self.after = whole.observed(self._some, last)
+        self._step, self._column = whole.step[last], whole.column[last] - start
 
     def advantages(self, values: Floats, after: Floats) -> tuple[Floats, Floats]:
         """Generalised advantages (M,), Schulman et al. 2016, eq. 16, and lambda-returns (M,), given values (M,).

@@ -5,6 +5,7 @@ import pytest
 from made_rows import agent, rollout
 
 from mlxe_async.fast import ppo as ppo_twin
+from mlxe_async.fast import sequences
 from mlxe_async.fast.ppo import gradient
 from mlxe_async.fast.sequences import Sequences
 from mlxe_async.maths import returns, rollouts
@@ -57,6 +58,26 @@ def test_advantages_are_those_of_the_formula(form, discount, lambda_, rows):
         np.testing.assert_array_equal(target, advantage + value[:, some].T.reshape(-1))
         seen += count
     assert seen == ends.shape[1]
+
+
+def test_large_observations_are_laid_down_piece_by_piece_and_are_the_same(monkeypatch):
+    batch, asked = batch_of(20, 6), []
+
+    def shown(obs):
+        asked.append(len(flat(obs)))
+        return flat(obs)
+
+    found = [[*Sequences(batch, shown, 0.98, 0.95).pieces(50)]]
+    at_once = [*asked]
+    monkeypatch.setattr(sequences, "MANY_BYTES", 0)
+    asked.clear()
+    found.append([*Sequences(batch, shown, 0.98, 0.95).pieces(50)])
+    assert len(found[0]) == len(found[1]) > 1
+    assert (at_once[0], len(at_once)) == (120, 2)
+    assert max(asked) < 120
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one.obs, other.obs)
+        np.testing.assert_array_equal(one.after, other.after)
 
 
 def test_sums_in_one_pass_are_left_where_the_decay_leaves_no_digits():
