@@ -16,7 +16,17 @@ import numpy as np
 
 from mlxe_async.algorithms.interface import Clock, Metrics, Rows
 from mlxe_async.algorithms.ppo import PPO
-from mlxe_async.fast.quick import KNOWN, Quick, RecordedLoss, acting, as_columns, cut, quick_of, shown, why_not_plain
+from mlxe_async.fast.quick import (
+    KNOWN,
+    Quick,
+    RecordedLoss,
+    acting,
+    as_columns,
+    clip_gradient,
+    quick_of,
+    shown,
+    why_not_plain,
+)
 from mlxe_async.fast.sequences import Sequences
 from mlxe_async.maths import (
     categorical,
@@ -203,7 +213,7 @@ class PPOTwin:
             if s.max_kl and correction.is_beyond(float(_approximate_kl(found.log_ratio).sum()) / found.rows, s.max_kl):
                 break
             together.gradient(optimiser.gradient.numpy())
-            cut(optimiser.gradient.numpy(), s.max_gradient_norm)
+            clip_gradient(optimiser.gradient.numpy(), s.max_gradient_norm)
             optimiser.step(rate)
         return _means(measured, s.clip) | {"minibatches": len(measured)}
 

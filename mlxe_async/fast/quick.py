@@ -139,7 +139,7 @@ def as_columns(rows: Mapping[str, Array]) -> dict[str, Array]:
     }
 
 
-def cut(gradient: Floats, longest: float) -> None:
+def clip_gradient(gradient: Floats, longest: float) -> None:
     """Do what `gradients.clip_grad_norm_` does, in a third of its time where a gradient (P,) is short."""
     if longest and (length := math.sqrt(float(gradient.dot(gradient)))) > longest:
         gradient *= np.float32(longest / length)

@@ -35,11 +35,11 @@ class Sequences:
 
     def __init__(self, batch: Rows, shown: Callable[[Array], Array], discount: float, lambda_: float) -> None:
         self.length, count = shape = batch["valid"].shape
-        order = np.arange(shape[0] * count).reshape(shape).T
+        self._order = np.arange(shape[0] * count).reshape(shape).T
 
         def turned(column: Array) -> Array:
             """Of (T, B, ...) the same (B, T, ...): by places, which is faster than to copy it turned."""
-            return column.reshape(-1, *column.shape[2:]).take(order, axis=0)
+            return column.reshape(-1, *column.shape[2:]).take(self._order, axis=0)
 
         ends, ended, missing = (turned(one) for one in rollouts.unknown(batch))
         self.action: Array = turned(batch["action"]).astype(np.int64, copy=False).reshape(-1)
@@ -67,8 +67,7 @@ class Sequences:
 
     def _observed(self, some: slice, last: slice) -> tuple[Array, Array]:
         obs, after = self._batch["obs"], self._batch["next_obs"][self.step[last], self.column[last]]
-        places = np.arange(obs.shape[0] * obs.shape[1]).reshape(obs.shape[:2])[:, some].T
-        return self._shown(obs.reshape(-1, *obs.shape[2:]).take(places, axis=0)), self._shown(after)
+        return self._shown(obs.reshape(-1, *obs.shape[2:]).take(self._order[some], axis=0)), self._shown(after)
 
     def pieces(self, rows: int) -> Iterator[Piece]:
         """Pieces of about `rows` valid rows, as `rollouts.columns` has them, which are learned from next."""
